@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, real, text
+from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, live
 from castfit._support.status import check
@@ -150,19 +150,20 @@ def fit(
             check("fit", [*kind_mistakes(problem), "loss is for a Problem; give the problem problem.robust(loss)"])
         else:
             problem = problem.robust(loss, f_scale)
-    mistakes = _kind_mistakes(problem, callback)
+    callable_ = callback is None or callable(callback)
+    mistakes = kind_mistakes(problem)
+    mistakes += option_mistakes(("callback", callback, callable_, "give a function of one Iteration"))
     asked, chosen = parts_from(transcription, solver, mistakes)
     level, limit = real(confidence_level), real(max_time)
-    if level is None or not 0.0 < level < 1.0:
-        mistakes.append(f"confidence_level is {text(confidence_level)}; it lies between 0 and 1")
-    if limit is None or not limit > 0.0:
-        mistakes.append(f"max_time is {text(max_time)}; give a positive number of seconds")
-    if not (absolute_sigma is None or is_one_of(absolute_sigma, True, False)):
-        mistakes.append(f"absolute_sigma is {text(absolute_sigma)}; give True, False or None")
+    known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
+    mistakes += option_mistakes(
+        ("confidence_level", confidence_level, is_within(level, 0, 1, strictly=True), "it lies between 0 and 1"),
+        ("max_time", max_time, limit is not None and limit > 0.0, "give a positive number of seconds"),
+        ("absolute_sigma", absolute_sigma, known, "give True, False or None"),
+        ("verbose", verbose, is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),
+    )
     mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
     mistakes += _worker_mistakes(workers, asked)
-    if not is_one_of(verbose, 0, 1, 2):
-        mistakes.append(f"verbose is {text(verbose)}; choose 0, 1 or 2")
     check("fit", mistakes)
     assert level is not None
     assert limit is not None
@@ -217,7 +218,7 @@ class _Fit:
                     asked = at_trajectory(posed, asked, origin.theta, start)
                 elif origin.nodes is not None:
                     asked = started_from(posed, asked, origin.theta, origin.nodes)
-            say = _say if self.verbose else _silent
+            say: Callable[[str], None] = _say if self.verbose else lambda _: None
             if origin.note:
                 say(origin.note)
             deadline = began + limit if origin.ended is None else began
@@ -282,13 +283,6 @@ def _worker_mistakes(workers: Any, asked: Transcription) -> list[str]:
     return [f"workers is {text(workers)}, but {asked.label} integrates nothing that could be divided; {remedy}"]
 
 
-def _kind_mistakes(problem: Any, callback: Any) -> list[str]:
-    """Find arguments that are of the wrong kind."""
-    wrong = not (callback is None or callable(callback))
-    remedy = f"callback is {text(callback)}; give a function of one Iteration"
-    return [*kind_mistakes(problem), *([remedy] if wrong else [])]
-
-
 def _origin(
     problem: Posed,
     transcription: Transcription,
@@ -350,10 +344,6 @@ def _reporter(
         return callback(now) if callback is not None else None
 
     return report
-
-
-def _silent(line: str) -> None:
-    """Say nothing."""
 
 
 def _say(line: str) -> None:

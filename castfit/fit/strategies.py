@@ -18,7 +18,6 @@ only has to lead near an optimum, at the accuracy of a search (`Strategy.lead`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -90,7 +89,7 @@ class Strategy(ABC):
         if started is None:
             return None
         run.begins(self.words, f"{why}; now {self.words}")
-        found = run.attempt(begin(run, *started).staging(self.words))
+        found = run.attempt(begin(run, *started, words=self.words)[0])
         return _handed_back(run, found, asked) if found.good and started[0].label != asked.label else found
 
     def preferred(self, found: Attempt, best: Attempt) -> bool:
@@ -240,12 +239,12 @@ class SearchEnd:
 def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     """Search from theta, and by other strategies until the data are described."""
     theta, note = _located(run, asked, theta)
-    opening = begin(run, asked, theta)
+    opening, begun = begin(run, asked, theta)
     run.say(f"{asked.label}, {run.solver.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
     run.strategies.append(FIRST)
-    first = run.attempt(opening.staging())
+    first = run.attempt(opening)
     found, recovery = _recovered(run, first, theta) if run.retry else (first, "")
-    return SearchEnd(found, (note, opening.note, recovery))
+    return SearchEnd(found, (note, begun, recovery))
 
 
 def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]:
@@ -316,20 +315,6 @@ def _already_fits(problem: Posed, transcription: Transcription, theta: Array) ->
     return False
 
 
-@dataclass(frozen=True)
-class Opening:
-    """How a fit begins: on a staged problem, with another start in reserve, and a note of what was done otherwise."""
-
-    transcription: Transcription
-    staged: StagedProblem
-    second_start: Callable[[], Array] | None = None
-    note: str = ""
-
-    def staging(self, words: str = "") -> SolveStaging:
-        """Return what is searched."""
-        return SolveStaging(self.transcription, self.staged, words, self.second_start)
-
-
 def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     """Name the quantities that neither residuals nor continuity respond to at a point; what has a prior responds."""
     layout = staged.layout
@@ -346,16 +331,16 @@ def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     return tuple(name for name, is_weak in zip(layout.names, weak, strict=True) if is_weak)
 
 
-def begin(run: FitRun, transcription: Transcription, theta: Array) -> Opening:
+def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str = "") -> tuple[SolveStaging, str]:
     """Transcribe where the start says; a note says what was done otherwise."""
     problem = run.problem
     usable = is_one_of(transcription.states, "data", "smoothed")
     if usable and has_states(transcription) and _already_fits(problem, transcription, theta):
         near = with_states(transcription, "simulation")
-        return Opening(near, near.transcribe(problem, theta))
+        return SolveStaging(near, near.transcribe(problem, theta), words), ""
     staged = transcription.transcribe(problem, theta)
     if not usable or not run.second_start or not every_state_measured(problem):
-        return Opening(transcription, staged)
+        return SolveStaging(transcription, staged, words), ""
 
     def second() -> StagedProblem:
         moved = matching(problem, theta, transcription.states, transcription.integrator)
@@ -368,5 +353,5 @@ def begin(run: FitRun, transcription: Transcription, theta: Array) -> Opening:
         numb = unfelt(staged, linear) if linear is not None and linear.ok else ()
     if numb:
         note = f"At the start nothing responds to {', '.join(numb)}: started from the measured states instead."
-        return Opening(transcription, second(), note=note)
-    return Opening(transcription, staged, lambda: second().start)
+        return SolveStaging(transcription, second(), words), note
+    return SolveStaging(transcription, staged, words, lambda: second().start), ""

@@ -19,11 +19,6 @@ Own unknowns that something else ties to other chains (a prior on several experi
 quantities, path constraints that are active) belong to the border, with all others of their chain.  If many do, the
 problem is as dense as it is.
 
-Where only the products are known, (sum_i M_i + K + diag(d)) x = b with M_i (n_i, n_i) of chain i and K of priors,
-`solve_arrow` does the same by a Cholesky factor of M_oo per chain:
-
-    x_o = M_oo^-1 (b_o - M_ob x_b),     (M_bb - M_bo M_oo^-1 M_ob) x_b = b_b - M_bo M_oo^-1 b_o
-
 Notation
 --------
 N chains of a batch, m rows each, o own unknowns, s unknowns of the border that they see;  n_b  width of the border
@@ -36,10 +31,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
+from scipy.sparse.linalg import splu
 
 from castfit._support.sparse_rows import SparseRows
 from castfit.solve.block_pivoting import boxed, with_held
@@ -111,7 +107,7 @@ class Arrow:
     def compressed(self, u: Array) -> Compressed:
         """Factor every chain with the residuals u (m,)."""
         known = np.append(u, 0.0)
-        factors = [_compressed(batch.E, known[batch.rows]) for batch in self.batches]
+        factors = [triangles(np.concatenate([b.E, known[b.rows][:, :, None]], axis=2)) for b in self.batches]
         return Compressed(self, tuple(factors), np.column_stack([self.rest, u[self.at]]))
 
     @cached_property
@@ -229,11 +225,6 @@ def _with_tail(block: Array, own: Index, seen: Index, further: SparseRows, place
         new[further.row[entry], first + which] = further.entry[entry]
     wider = np.concatenate([block, np.zeros((len(block), more.size))], axis=1)
     return np.concatenate([wider, new]), np.concatenate([seen, more])
-
-
-def _compressed(E: Array, u: Array) -> Array:
-    """Return the triangles (N, w, w) of the rows with their residuals, w = o + s + 1."""
-    return triangles(np.concatenate([E, u[:, :, None]], axis=2))
 
 
 def triangles(rows: Array) -> Array:
@@ -401,73 +392,24 @@ class OwnFactors:
 def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows, diagonal: Array, b: Array) -> Array:
     """Solve (sum_i M_i + K + diagonal) x = b for x (n,); LinAlgError if the matrix is not positive definite.
 
-    columns, blocks: the chains' matrices (n_i, n_i), and where they lie.  Entries of K (n, n) that tie own quantities
-    of different chains keep these in the border.
+    columns, blocks: the chains' matrices (n_i, n_i), and where they lie.  Where many unknowns are those of single
+    chains the sparse matrix is factored, its pivots on the diagonal.
     """
-    owner = _owners(columns, K)
-    border = np.flatnonzero(owner < 0)
-    if owner.size - border.size <= FEW:
-        owner[:], border = -1, np.arange(owner.size)
-    place = np.full(owner.size, -1)
-    place[border] = np.arange(border.size)
-    S, right = np.diag(diagonal[border]), b[border].copy()
-    of_entry = np.maximum(owner[K.row], owner[K.column])
-    outside = of_entry < 0
-    np.add.at(S, (place[K.row[outside]], place[K.column[outside]]), K.entry[outside])
-    entries: dict[int, list[int]] = defaultdict(list)
-    for k in np.flatnonzero(~outside).tolist():
-        entries[int(of_entry[k])].append(k)
-    back: list[tuple[Index, Index, Array]] = []
-    for i, (at, block) in enumerate(zip(columns, blocks, strict=True)):
-        mine = owner[at] == i
-        if not mine.any():
-            S[np.ix_(place[at], place[at])] += block
-            continue
-        own, seen = at[mine], place[at[~mine]]
-        M_oo = block[np.ix_(mine, mine)] + np.diag(diagonal[own])
-        M_ob = block[np.ix_(mine, ~mine)]
-        if i in entries:
-            M_oo, M_ob, seen = _with_entries(M_oo, M_ob, own, seen, K, np.array(entries[i], dtype=np.intp), place)
-        solved = linalg.cho_solve(linalg.cho_factor(M_oo), np.column_stack([M_ob, b[own]]))
-        S[np.ix_(seen, seen)] -= M_ob.T @ solved[:, :-1]
-        S[np.ix_(place[at[~mine]], place[at[~mine]])] += block[np.ix_(~mine, ~mine)]
-        right[seen] -= M_ob.T @ solved[:, -1]
-        back.append((own, seen, solved))
-    x = np.empty(owner.size)
-    shared = linalg.cho_solve(linalg.cho_factor(S), right) if border.size else right
-    x[border] = shared
-    for own, seen, solved in back:
-        x[own] = solved[:, -1] - solved[:, :-1] @ shared[seen]
-    return x
-
-
-def _owners(columns: Sequence[Index], K: SparseRows) -> Index:
-    """Return the only chain that a quantity belongs to, -1 for those of several and those tied to others', (n,)."""
-    owner = _single_owners(columns, K.shape[0])
-    one, other = owner[K.row], owner[K.column]
-    between = (one >= 0) & (other >= 0) & (one != other)
-    tied = np.zeros(len(columns) + 1, dtype=np.bool_)
-    tied[one[between]] = tied[other[between]] = True
-    owner[(owner >= 0) & tied[owner]] = -1
-    return owner
-
-
-def _with_entries(
-    M_oo: Array, M_ob: Array, own: Index, seen: Index, K: SparseRows, entries: Index, place: Index
-) -> tuple[Array, Array, Index]:
-    """Add entries of K in rows of own quantities; they may see more of the border."""
-    row, column, entry = K.row[entries], K.column[entries], K.entry[entries]
-    local = {int(j): k for k, j in enumerate(own)}
-    mine = np.array([int(j) in local for j in row], dtype=np.bool_)  # the others are the mirrored ones
-    row, column, entry = row[mine], column[mine], entry[mine]
-    at = place[column]
-    more = np.setdiff1d(at[at >= 0], seen)
-    seen = np.concatenate([seen, more]).astype(np.intp)
-    of_border = {int(j): k for k, j in enumerate(seen)}
-    oo, ob = M_oo.copy(), np.concatenate([M_ob, np.zeros((own.size, more.size))], axis=1)
-    for i, j, p, value in zip(row.tolist(), column.tolist(), at.tolist(), entry.tolist(), strict=True):
-        if p >= 0:
-            ob[local[i], of_border[p]] += value
-        else:
-            oo[local[i], local[j]] += value
-    return oo, ob, seen
+    n = diagonal.size
+    if np.count_nonzero(_single_owners(columns, n) >= 0) <= FEW:
+        S = np.diag(diagonal)
+        np.add.at(S, (K.row, K.column), K.entry)
+        for at, block in zip(columns, blocks, strict=True):
+            S[np.ix_(at, at)] += block
+        return linalg.cho_solve(linalg.cho_factor(S), b) if n else b
+    row = np.concatenate([np.arange(n), K.row, *(np.repeat(at, at.size) for at in columns)])
+    column = np.concatenate([np.arange(n), K.column, *(np.tile(at, at.size) for at in columns)])
+    entry = np.concatenate([diagonal, K.entry, *(block.ravel() for block in blocks)])
+    matrix = sparse.csc_array((entry, (row, column)), shape=(n, n))
+    try:
+        factors: Any = splu(matrix, "MMD_AT_PLUS_A", 0.0, options={"SymmetricMode": True})
+    except RuntimeError as error:  # exactly singular
+        raise np.linalg.LinAlgError(str(error)) from None
+    if not (np.array_equal(factors.perm_r, factors.perm_c) and (factors.U.diagonal() > 0.0).all()):
+        raise np.linalg.LinAlgError("the matrix is not positive definite")
+    return factors.solve(b)

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.status import check
 from castfit.solve.matrices import Tall, length, orthogonal, triangle, triangular_solution
 
 if TYPE_CHECKING:
@@ -110,8 +109,7 @@ def bounded_lsq(
     A derivative that comes again is factored once, as a `Tall`.  `scale` (n,) are typical magnitudes of x, by default
     the inverse norms of E's columns; the guess of the active set is usually that of the previous solution.
 
-    Contradictory constraints are an outcome (``feasible`` is False), not an exception; an InputError says that shapes
-    do not match, numbers are not finite, a scale is not positive, or bounds of x cross.
+    Contradictory constraints are an outcome (``feasible`` is False), not an exception.
     """
     of, given = (E, E.R) if isinstance(E, Tall) else (None, E)
     n = given.shape[1]
@@ -119,7 +117,6 @@ def bounded_lsq(
     lower = -np.inf * np.ones(n) if lower is None else lower
     upper = np.inf * np.ones(n) if upper is None else upper
     D = column_scale(given) if scale is None else scale
-    _validate(u, given, len(given) if of is None else of.m, lower, upper, rows, D)
 
     # From here on R, a triangle with |R x + u_R|^2 = |E x + u|^2 - constant, stands for E.
     R, u_R = _factored(given, u) if of is None else (of.R, of.seen(u))
@@ -132,7 +129,9 @@ def bounded_lsq(
     xi_e = inverse @ constraints.lower[equal]
     known = of.svd(D) if of is not None and not equal.any() else None
     T, target, rank = _whiten(u_R + R @ (D * xi_e), R * D, Z, known)
-    guess = np.concatenate([_guess(bounds_active, n), _guess(rows_active, len(rows.g))])
+    none = np.zeros(n, dtype=np.int8), np.zeros(len(rows.g), dtype=np.int8)
+    given_active = zip((bounds_active, rows_active), none, strict=True)
+    guess = np.concatenate([empty if signs is None else signs for signs, empty in given_active])
     found = nearest(constraints.take(open_), xi_e, T, target, guess[open_])
 
     x = D * (xi_e + T @ found.y)
@@ -247,44 +246,6 @@ def _factored(E: Array, u: Array) -> tuple[Array, Array]:
     """Return R and u_R with |R x + u_R|^2 = |E x + u|^2 - constant."""
     both = triangle(np.column_stack([E, u]))
     return both[:, :-1], both[:, -1]
-
-
-def _guess(signs: Signs | None, count: int) -> Signs:
-    """Return a guessed active set, empty by default."""
-    return np.zeros(count, dtype=np.int8) if signs is None else signs
-
-
-def _validate(u: Array, E: Array, m: int, lower: Array, upper: Array, rows: LinearConstraints, scale: Array) -> None:
-    """Refuse input that has no meaning."""
-    n, p = E.shape[1], len(rows.g)
-    problems = [
-        f"{name} has shape {array.shape}; give {shape}"
-        for name, array, shape in (
-            ("u", u, (m,)),
-            ("lower", lower, (n,)),
-            ("upper", upper, (n,)),
-            ("scale", scale, (n,)),
-            ("rows.G", rows.G, (p, n)),
-            ("rows.lower", rows.lower, (p,)),
-            ("rows.upper", rows.upper, (p,)),
-        )
-        if array.shape != shape
-    ]
-    check("bounded_lsq", problems)
-    problems = [
-        f"{name} contains NaN or infinite numbers; linearise at a point that can be evaluated"
-        for name, array in (("u", u), ("E", E), ("rows.g", rows.g), ("rows.G", rows.G))
-        if not np.isfinite(array).all()
-    ]
-    problems += [
-        f"{name} contains NaN; use -inf or inf where there is no bound"
-        for name, array in (("lower", lower), ("upper", upper), ("rows.lower", rows.lower), ("rows.upper", rows.upper))
-        if np.isnan(array).any()
-    ]
-    if not ((scale > 0) & np.isfinite(scale)).all():
-        problems.append("scale must be positive; give typical magnitudes")
-    problems += [f"lower[{i}] = {lower[i]:g} exceeds upper[{i}] = {upper[i]:g}" for i in np.flatnonzero(lower > upper)]
-    check("bounded_lsq", problems)
 
 
 ROUNDING = 1e-11

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
@@ -99,17 +99,19 @@ class GaussNewton:
             mistakes.append(f"step_control is '{rule}': {suggest(rule, STEP_CONTROLS)}")
         elif not isinstance(rule, (str, StepControl)):
             mistakes.append(f"step_control is {text(rule)}; give a name or a StepControl such as NaturalLevel()")
-        if not is_one_of(self.homotopy, "auto", "always", "never"):
-            mistakes.append(f"homotopy is {text(self.homotopy)}; choose 'auto', 'always' or 'never'")
-        if not is_one_of(self.accuracy, "deserved", "full"):
-            mistakes.append(f"accuracy is {text(self.accuracy)}; choose 'deserved' or 'full'")
-        if not is_count(self.max_iter):
-            mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
-        tolerance, regularisation = real(self.tolerance), real(self.regularisation)
-        if tolerance is None or not 0.0 < tolerance < np.inf:
-            mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
-        if regularisation is None or not 0.0 <= regularisation < 1.0:
-            mistakes.append(f"regularisation is {text(self.regularisation)}; give a number from 0 to below 1")
+        homotopies, accuracies, part = ("auto", "always", "never"), ("deserved", "full"), self.regularisation
+        mistakes += option_mistakes(
+            ("homotopy", self.homotopy, is_one_of(self.homotopy, *homotopies), "choose 'auto', 'always' or 'never'"),
+            ("accuracy", self.accuracy, is_one_of(self.accuracy, *accuracies), "choose 'deserved' or 'full'"),
+            ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
+            (
+                "tolerance",
+                self.tolerance,
+                is_within(self.tolerance, 0, np.inf, strictly=True),
+                "give a positive number",
+            ),
+            ("regularisation", part, is_within(part, 0, 1) and part != 1, "give a number from 0 to below 1"),
+        )
         if not mistakes and self.homotopy == "always" and not self._control.rescued:
             mistakes.append(f"homotopy is 'always', but {type(self._control).__name__} goes straight; leave it out")
         check("GaussNewton", mistakes)
@@ -165,7 +167,9 @@ class GaussNewton:
     def iterate(
         self, problem: Any, transcription: Any = None, *, control: Control | None = None
     ) -> Iterator[GaussNewtonState]:
-        """Yield the state at the start and after every iteration.
+        """Yield the state at the start and after every iteration of the method itself.
+
+        What `solve` tries besides, where the method gets nowhere, is left out, but for ``homotopy="always"``.
 
         Parameters
         ----------
@@ -173,14 +177,15 @@ class GaussNewton:
         transcription : MultipleShooting, SingleShooting or Collocation
             Needed unless the problem is staged already.
         control : Control, optional
-            Only its second start counts: whoever iterates decides when to stop.
+            Only `rough` counts: whoever iterates decides when to stop.
         """
         if not isinstance(problem, StagedProblem):
             if transcription is None:
                 check("GaussNewton.iterate", ["give a transcription, for instance MultipleShooting(17)"])
             else:
                 problem = transcription.transcribe(problem, problem.guess)
-        yield from self.course(Ledger(problem, control))
+        method = self if self.homotopy == "always" else replace(self, homotopy="never")
+        yield from method.course(Ledger(problem, control))
 
     def course(self, ledger: Ledger) -> Course:
         """Return all states of a solve, those of other tries included where this way leads nowhere."""
@@ -253,9 +258,7 @@ class GaussNewton:
         if full is not None and search.ledger.linearize(full.v).ok:
             advance = Advance(full, 1.0, search.memory)
         else:
-            advance = rule.advance(search)
-            if advance.to is not None and not search.ledger.linearize(advance.to.v).ok:
-                advance = _shortened(search, advance)
+            advance = _shortened(search, rule.advance(search))
         length = search.norm(step.dv)
         circling = (
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length

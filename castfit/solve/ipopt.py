@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, named, text
+from castfit._support.arguments import is_count, is_one_of, is_within, named, option_mistakes
 from castfit._support.reprs import brief
 from castfit._support.silence import Capture, captured, released
 from castfit._support.sparse_rows import sparse_rows
@@ -157,17 +157,15 @@ class Ipopt:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        mistakes: list[str] = []
-        if not is_one_of(self.hessian, "auto", "exact", "gauss-newton", "limited-memory"):
-            choices = "'auto', 'exact', 'gauss-newton' or 'limited-memory'"
-            mistakes.append(f"hessian is {text(self.hessian)}; choose {choices}")
-        if not is_one_of(self.linear_solver, "mumps", "spral"):
-            mistakes.append(f"linear_solver is {text(self.linear_solver)}; choose 'mumps' or 'spral'")
-        if not is_count(self.max_iter):
-            mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
-        tolerance: Any = self.tolerance
-        if not isinstance(tolerance, (int, float)) or not 0.0 < tolerance < np.inf:
-            mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
+        hessians = "auto", "exact", "gauss-newton", "limited-memory"
+        choices = "choose 'auto', 'exact', 'gauss-newton' or 'limited-memory'"
+        solver, tolerance = self.linear_solver, self.tolerance
+        mistakes = option_mistakes(
+            ("hessian", self.hessian, is_one_of(self.hessian, *hessians), choices),
+            ("linear_solver", solver, is_one_of(solver, "mumps", "spral"), "choose 'mumps' or 'spral'"),
+            ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
+            ("tolerance", tolerance, is_within(tolerance, 0, np.inf, strictly=True), "give a positive number"),
+        )
         named("options", self.options, mistakes)
         check("Ipopt", mistakes)
 

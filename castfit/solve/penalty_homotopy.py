@@ -18,20 +18,21 @@ normal matrix is block tridiagonal with a border of theta: banded Cholesky and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy import linalg
 
+from castfit._support.arrays import Array
 from castfit._support.sparse_rows import sparse_rows
 from castfit.solve.arrow import solve_arrow
 from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.solution import Ledger
-    from castfit.solve.staged import Array, Index, Mask
+    from castfit.solve.staged import Index, Layout, Mask
 
 ACCURACY = 0.065
 """Relative accuracy of a gap that costs as much as one standard deviation, at rho = 1."""
@@ -97,7 +98,7 @@ class SoftenedProblem:
         """Take one accepted step, raising mu until Phi falls."""
         staged, v = self.staged, linear.v
         now = self.value(linear)
-        normal = NormalEquations(self, linear)
+        normal = self.equations(linear)
         gradient = normal.gradient
         held = ((v <= staged.lower) & (gradient >= 0)) | ((v >= staged.upper) & (gradient <= 0))
         held |= staged.lower == staged.upper
@@ -118,11 +119,15 @@ class SoftenedProblem:
             growth *= 2.0
         return SoftStep(None, now, 0.0, mu, mu)
 
-    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
-        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
+    def equations(self, linear: Linearization) -> NormalEquations:
+        """Return the normal equations at a point."""
+        layout = self.staged.layout
+        return NormalEquations(layout, linear, (self._rows(i, chain, linear) for i, chain in enumerate(layout.chains)))
+
+    def _rows(self, i: int, chain: Chain, linear: Linearization) -> WeightedRows:
         j: Jacobians = linear.jacobians[i]
         values, K, n_s = linear.values[i], chain.n_stages, chain.n_s
-        gap = gap_of(chain, linear, i)
+        gap, weight = gap_of(chain, linear, i), self._gap_weights[i][0]
         following = np.zeros((K, n_s))
         following[:-1] = self._gap_weights[i][1:] * gap[1:]
         ahead = np.zeros((K, n_s))
@@ -132,13 +137,14 @@ class SoftenedProblem:
         jacobian = stage_jacobian(
             (j.R_s, j.R_w, j.R_q), (j.X_s, j.X_w, j.X_q), (j.D_s, j.D_w, j.D_q), w_r, ahead, ahead, w_d
         )
-        return residual, jacobian
+        return residual, jacobian, (weight, weight * gap[0], weight[:, None] * j.A)
 
-    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
-        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
-        weight = self._gap_weights[i][0]
-        gap = gap_of(self.staged.layout.chains[i], linear, i)[0]
-        return weight, weight * gap, weight[:, None] * linear.jacobians[i].A
+
+WeightedRows = tuple[Array, Array, tuple[Array, Array, Array]]
+"""Of a chain over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n), and the initial condition.
+
+Of that: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q).
+"""
 
 
 def stage_jacobian(
@@ -159,31 +165,14 @@ def stage_jacobian(
     return np.concatenate([np.concatenate([rows, end, inner], axis=1), following], axis=2)
 
 
-class PenaltyRows(Protocol):
-    """What normal equations are made of: weighted rows, and the weighted initial condition."""
-
-    @property
-    def staged(self) -> StagedProblem:
-        """The staged problem."""
-        ...
-
-    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
-        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
-        ...
-
-    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
-        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
-        ...
-
-
 class NormalEquations:
     """The normal equations of a softened problem, per chain as stage blocks over (s_k, w_k, q, s_{k+1}).
 
     gradient, diagonal : (n_v,) of Phi and of its Gauss-Newton matrix
     """
 
-    def __init__(self, soft: PenaltyRows, linear: Linearization) -> None:
-        self.layout = soft.staged.layout
+    def __init__(self, layout: Layout, linear: Linearization, rows: Iterable[WeightedRows]) -> None:
+        self.layout = layout
         self.blocks: list[Array] = []
         self.corner: list[tuple[Array, Array]] = []  # initial condition: weight, derivative by q
         n_theta = self.layout.n_theta
@@ -193,12 +182,10 @@ class NormalEquations:
         self.gradient[:n_theta] = linear.prior_jacobian.T @ linear.prior
         on = self.theta.row == self.theta.column
         np.add.at(self.diagonal, self.theta.row[on], self.theta.entry[on])
-        for i, chain in enumerate(self.layout.chains):
-            residual, jacobian = soft.rows(i, chain, linear)
+        for chain, (residual, jacobian, (weight, start, A)) in zip(layout.chains, rows, strict=True):
             block = jacobian.transpose(0, 2, 1) @ jacobian
             slope = (jacobian.transpose(0, 2, 1) @ residual[:, :, None])[:, :, 0]
             self.blocks.append(block)
-            weight, start, A = soft.initial_rows(i, linear)
             self.corner.append((weight, A))
             for positions, columns in self._places(chain):
                 np.add.at(self.gradient, positions, slope[: positions.shape[0], columns])

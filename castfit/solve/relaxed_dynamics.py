@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.penalty_homotopy import NormalEquations, stage_jacobian
+from castfit.solve.penalty_homotopy import NormalEquations, WeightedRows, stage_jacobian
 from castfit.solve.staged import rows_in_units
 
 if TYPE_CHECKING:
@@ -137,30 +137,21 @@ class FlatProblem:
         inner = values.d / by.slope(u)[chain.inner] * self.inner_weights[i]
         return residual, self.gap_weights[i] * gap, inner
 
-    def linearized(self, u: Array, linear: Linearization) -> FlatLinear:
-        """Return the rows at a point with their derivatives."""
-        return FlatLinear(self, u, linear)
+    def equations(self, u: Array, linear: Linearization) -> NormalEquations:
+        """Return the normal equations at a point."""
+        layout = self.staged.layout
+        return NormalEquations(layout, linear, (self._rows(i, c, u, linear) for i, c in enumerate(layout.chains)))
 
-
-class FlatLinear:
-    """The rows of a soft problem at a point, in the form that `NormalEquations` takes."""
-
-    def __init__(self, soft: FlatProblem, u: Array, linear: Linearization) -> None:
-        self.staged, self._soft, self._u = soft.staged, soft, u
-        self._X = soft.coordinates.slope(u)
-        self._parts = [soft.parts(i, u, linear) for i in range(len(linear.values))]
-
-    def rows(self, i: int, chain: Chain, linear: Linearization) -> tuple[Array, Array]:
-        """Return weighted rows of chain i over (s_k, w_k, q, s_{k+1}): residuals (K, m), derivatives (K, m, n)."""
-        soft, by, j, values = self._soft, self._soft.coordinates, linear.jacobians[i], linear.values[i]
+    def _rows(self, i: int, chain: Chain, u: Array, linear: Linearization) -> WeightedRows:
+        by, j, values, X = self.coordinates, linear.jacobians[i], linear.values[i], self.coordinates.slope(u)
         K, n_s = chain.n_stages, chain.n_s
-        residual, gap, inner = self._parts[i]
-        X_s, X_w = self._X[chain.nodes][:, None, :], self._X[chain.inner][:, None, :]
+        residual, gap, inner = self.parts(i, u, linear)
+        X_s, X_w = X[chain.nodes][:, None, :], X[chain.inner][:, None, :]
         following, ahead, slope = np.zeros((3, K, n_s))
-        following[:-1], ahead[:-1] = gap[1:], soft.gap_weights[i][1:]
+        following[:-1], ahead[:-1] = gap[1:], self.gap_weights[i][1:]
         slope[:-1] = by.searched_slope(values.x[:-1], chain.nodes[1:]) * ahead[:-1]
-        of_rows = np.append(linear.sigma, 1.0)[chain.group] / soft.noise[i]
-        of_inner = soft.inner_weights[i] / self._X[chain.inner]
+        of_rows = np.append(linear.sigma, 1.0)[chain.group] / self.noise[i]
+        of_inner = self.inner_weights[i] / X[chain.inner]
         D_w = j.D_w * X_w
         own = np.arange(chain.n_w)
         D_w[:, own, own] -= np.where(by.logarithmic[chain.inner], values.d, 0.0)  # d/du of 1/X
@@ -168,13 +159,9 @@ class FlatLinear:
             (j.R_s * X_s, j.R_w * X_w, j.R_q), (j.X_s * X_s, j.X_w * X_w, j.X_q), (j.D_s * X_s, D_w, j.D_q),
             of_rows, slope, ahead, of_inner,
         )  # fmt: skip
-        return np.concatenate([residual, following, inner], axis=1), jacobian
-
-    def initial_rows(self, i: int, linear: Linearization) -> tuple[Array, Array, Array]:
-        """Return the weighted initial condition: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q)."""
-        weight, first = self._soft.gap_weights[i][0], self.staged.layout.chains[i].nodes[0]
-        slope = weight * self._soft.coordinates.searched_slope(linear.values[i].a, first)
-        return weight, self._parts[i][1][0], slope[:, None] * linear.jacobians[i].A
+        weight = self.gap_weights[i][0]
+        initial = weight * by.searched_slope(values.a, chain.nodes[0])
+        return np.concatenate([residual, following, inner], axis=1), jacobian, (weight, gap[0], initial[:, None] * j.A)
 
 
 @dataclass(frozen=True)
@@ -216,7 +203,7 @@ def _station(ledger: Ledger, soft: FlatProblem, u: Array, most: int) -> tuple[Ar
     if not (linear.ok and np.isfinite(now)):
         return u, 0
     for step in range(most):
-        equations = NormalEquations(soft.linearized(u, linear), linear)
+        equations = soft.equations(u, linear)
         held = ((u <= lower) & (equations.gradient >= 0)) | ((u >= upper) & (equations.gradient <= 0))
         held |= lower == upper
         for i in range(_TRIES):

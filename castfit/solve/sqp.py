@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Stopped, watched
@@ -78,11 +78,15 @@ class Sqp:
             mistakes.append("scalar='squares' is gone, as it hardly converged; write Sqp(), which collects rows")
         elif not is_one_of(self.scalar, "rows"):
             mistakes.append(f"scalar is {text(self.scalar)}; leave it out")
-        if not is_count(self.max_iter):
-            mistakes.append(f"max_iter is {text(self.max_iter)}; give an integer that is not negative")
-        tolerance = real(self.tolerance)
-        if tolerance is None or not 0.0 < tolerance < np.inf:
-            mistakes.append(f"tolerance is {text(self.tolerance)}; give a positive number")
+        mistakes += option_mistakes(
+            ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
+            (
+                "tolerance",
+                self.tolerance,
+                is_within(self.tolerance, 0, np.inf, strictly=True),
+                "give a positive number",
+            ),
+        )
         check("Sqp", mistakes)
 
     @property

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.staged import Failure
 from castfit.transcribe.segments import DirectionalDerivatives
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Index
     from castfit.problem.parameter_map import Natural
-    from castfit.solve.staged import Chain
+    from castfit.solve.staged import Chain, Failure
     from castfit.transcribe.segments import Integration, Seeds, Sweep
 
 
@@ -77,13 +76,9 @@ def by_adjoint(
             dx[i][j, piece.points[at_node], :, :n_x] = np.eye(n_x)
             if of_algebra is not None:
                 dz[i][j, piece.points[at_node]] = of_algebra[lane, piece.at[at_node], :, :w]
-        known = {failure.lane for failure in run.found.failures}
-        for failure in found.failures:
-            i, j = run.members[failure.lane]
-            broken.add((i, j))
-            if failure.lane not in known:
-                detail = f"the adjoint states could not be integrated ({failure.detail})"
-                failures.append(Failure(chains[i].name, j, failure.cause, detail))
+        lost = sweep.lost(run, found.failures, chains, "adjoint states")
+        failures += [failure for failure in lost.values() if failure is not None]
+        broken |= lost.keys()
     for i, j in broken:
         end[i][j] = np.nan
     return DirectionalDerivatives(dx, dz, end, tuple(failures))
@@ -155,12 +150,8 @@ def gradient_by_adjoint(
             if seed.edges is not None:
                 length = seed.edges[j + 1] - seed.edges[j]
                 out[i][moving[i]] += found.start[lane, 0] * seed.edges[j] + found.duration[lane, 0] * length
-        known = {failure.lane for failure in run.found.failures}
-        for failure in found.failures:
-            i, _ = run.members[failure.lane]
-            if failure.lane not in known:
-                detail = f"the adjoint states could not be integrated ({failure.detail})"
-                failures.append(Failure(chains[i].name, 0, failure.cause, detail))
+        lost = sweep.lost(run, found.failures, chains, "adjoint states")
+        failures += [failure for failure in lost.values() if failure is not None]
     for i, natural in enumerate(naturals):
         out[i][moving[i]] += behind[i] @ natural.da[:, moving[i]]
     return out, tuple(failures)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
@@ -21,7 +21,7 @@ from castfit.solve.staged import locked
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from castfit.transcribe.elements import SCHEMES
 from castfit.transcribe.refinement import estimated_errors, inner_integrated, refine
-from castfit.transcribe.stage_division import check_triggers, interval_mistakes, uniform_or_given
+from castfit.transcribe.stage_division import check_triggers, integrator_mistakes, interval_mistakes, uniform_or_given
 from castfit.transcribe.trajectory import States, Trajectory, start_trajectory
 
 if TYPE_CHECKING:
@@ -78,17 +78,14 @@ class Collocation:
 
     def __post_init__(self) -> None:
         mistakes = interval_mistakes("elements", self.elements, words=("auto", "data"))
-        if not is_one_of(self.scheme, *SCHEMES):
-            mistakes.append(f"scheme is {text(self.scheme)}; choose 'radau' or 'legendre'")
-        if not is_count(self.degree, 1, 9):
-            mistakes.append(f"degree is {text(self.degree)}; choose an integer from 1 to 9")
-        tolerance = real(self.tolerance)
-        if tolerance is None or not _FINEST <= tolerance < np.inf:
-            mistakes.append(f"tolerance is {text(self.tolerance)}; give a number, not below {_FINEST:g}")
-        given: Any = self.integrator
-        if not isinstance(given, IntegratorOptions):
-            mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
-        check("Collocation", mistakes)
+        tolerance: Any = self.tolerance
+        mistakes += option_mistakes(
+            ("scheme", self.scheme, is_one_of(self.scheme, *SCHEMES), "choose 'radau' or 'legendre'"),
+            ("degree", self.degree, is_count(self.degree, 1, 9), "choose an integer from 1 to 9"),
+            ("tolerance", tolerance, is_within(tolerance, _FINEST) and tolerance < np.inf,
+             f"give a number, not below {_FINEST:g}"),
+        )  # fmt: skip
+        check("Collocation", mistakes + integrator_mistakes(self.integrator))
 
     @property
     def adapts(self) -> bool:

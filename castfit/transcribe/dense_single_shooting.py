@@ -24,6 +24,7 @@ from castfit.problem.parameter_map import natural_value
 from castfit.solve.staged import DenseRows
 from castfit.transcribe.batched_maps import Linked, linked
 from castfit.transcribe.observation import Measured
+from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
@@ -41,7 +42,7 @@ class Given:
 
     units, z_start : per experiment, magnitudes of all states, and the guess of algebraic ones (1, n_z)
     moving : per experiment, which of its quantities move its states, by their places
-    scale : (n_theta,);  floor, ceiling : of unknown sigmas, (n_groups,)
+    scale : (n_theta,);  sigma : floor and ceiling of unknown ones, (n_groups,) each
     """
 
     posed: Posed
@@ -52,8 +53,7 @@ class Given:
     z_start: Sequence[Array]
     moving: Sequence[Index]
     scale: Array
-    floor: Array
-    ceiling: Array
+    sigma: tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,8 @@ class Lean:
         layout = self._given.layout
         if layout.n_groups == 0:
             return r, 1.0, surplus
-        own, group = r[self._grouped], self._group[self._grouped]
-        largest = np.full(layout.n_groups, np.finfo(float).tiny)
-        np.maximum.at(largest, group, np.abs(own))
-        squares = np.bincount(group, (own / largest[group]) ** 2, minlength=layout.n_groups)
-        sigma = largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1))
-        sigma = np.clip(sigma, self._given.floor, self._given.ceiling)
-        sigma = np.where(np.isfinite(sigma), sigma, 1.0)
+        sigma, excess = likeliest_sigma(r[self._grouped], self._group[self._grouped], layout, *self._given.sigma)
         inverse = np.append(1.0 / sigma, 1.0)[self._group]
-        excess = float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
         return r * inverse, inverse, excess + surplus
 
     @np.errstate(all="ignore")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,13 @@ from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
 from castfit.solve.staged import Linearization, MatchingProducts
 from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_pays, derivative_mistakes
-from castfit.transcribe.stage_division import check_triggers, divided, interval_mistakes, uniform_or_given
+from castfit.transcribe.stage_division import (
+    check_triggers,
+    divided,
+    integrator_mistakes,
+    interval_mistakes,
+    uniform_or_given,
+)
 from castfit.transcribe.trajectory import States, start_trajectory
 
 if TYPE_CHECKING:
@@ -76,9 +82,7 @@ class MultipleShooting:
 
     def __post_init__(self) -> None:
         mistakes = interval_mistakes("intervals", self.intervals)
-        given: Any = self.integrator
-        if not isinstance(given, IntegratorOptions):
-            mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
+        mistakes += integrator_mistakes(self.integrator)
         mistakes += derivative_mistakes(self.derivatives)
         backward = is_one_of(self.derivatives, "adjoint")
         if backward and not is_one_of(self.intervals, "data"):

@@ -21,6 +21,7 @@ from castfit.integrate import shift_cubics
 from castfit.integrate.integrator import integrator_of, relative_grid
 from castfit.integrate.lanes import merge, snap
 from castfit.integrate.trajectories import input_cubics
+from castfit.solve.staged import Failure
 from castfit.transcribe.observation import Measured, measured_by
 from castfit.transcribe.stage_division import Staging, arrange
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.integrate import Integrator, IntegratorOptions, Lanes, Trajectories
     from castfit.integrate.integrator import Integrable
+    from castfit.integrate.lanes import LaneFailure
     from castfit.problem.compiled_problem import Posed
-    from castfit.solve.staged import Failure
+    from castfit.solve.staged import Chain
     from castfit.transcribe.stage_division import Division
 
 
@@ -225,6 +227,19 @@ class Sweep:
     end: list[Array]  # per condition (K, n_x), after what happens there
     runs: list[Integration]  # in the order in which they were integrated
     failures: tuple[Failure, ...]
+
+    def lost(
+        self, run: Integration, failures: Sequence[LaneFailure], chains: Sequence[Chain], what: str
+    ) -> dict[tuple[int, int], Failure | None]:
+        """Return the stages (condition, stage) of which `what` could not be integrated; None where nothing could."""
+        known = {failure.lane for failure in run.found.failures}
+        out: dict[tuple[int, int], Failure | None] = {}
+        for failure in failures:
+            i, j = run.members[failure.lane]
+            k = self.laid.chains[i].pieces[j].stage
+            detail = f"the {what} could not be integrated ({failure.detail})"
+            out[i, k] = None if failure.lane in known else Failure(chains[i].name, k, failure.cause, detail)
+        return out
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, text
+from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.casadi_functions import Built
 from castfit._support.silence import captured
 from castfit._support.time_limit import Stopped
@@ -205,7 +205,7 @@ class ShootingProblem(TranscribedProblem):
         return Lean.of(
             Given(
                 self.problem, self.layout, laid, self._observer.expressions, self._units, self._z_start, self._moving,
-                self.scale, self.least_sigma, self._most_sigma,
+                self.scale, (self.least_sigma, self._most_sigma),
             )
         )  # fmt: skip
 
@@ -776,14 +776,9 @@ class ShootingProblem(TranscribedProblem):
                     end[i][piece.stage] = last
                 seeds[i].x[part.stages] = end[i][part.stages]
             self._taken_over += len({*run.found.rescued, *found.rescued})
-            known = {failure.lane for failure in run.found.failures}
-            for failure in found.failures:
-                i, j = run.members[failure.lane]
-                k = chains[i].pieces[j].stage
-                if failure.lane not in known and (i, k) not in broken:
-                    detail = f"the sensitivities could not be integrated ({failure.detail})"
-                    failures.append(Failure(self.layout.chains[i].name, k, failure.cause, detail))
-                broken.add((i, k))
+            lost = sweep.lost(run, found.failures, self.layout.chains, "sensitivities")
+            failures += [failure for at, failure in lost.items() if failure is not None and at not in broken]
+            broken |= lost.keys()
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
         return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(asked))
@@ -924,9 +919,8 @@ def _shifted(chain: Segments, part: LaneGroup, edges: Array) -> Array:
 
 def derivative_mistakes(given: Any) -> list[str]:
     """Check the option `derivatives` of a transcription."""
-    if is_one_of(given, "auto", "forward", "adjoint"):
-        return []
-    return [f"derivatives is {text(given)}; choose 'auto', 'forward' or 'adjoint'"]
+    known = is_one_of(given, "auto", "forward", "adjoint")
+    return option_mistakes(("derivatives", given, known, "choose 'auto', 'forward' or 'adjoint'"))
 
 
 def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.arguments import text
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
 from castfit.solve.staged import GradientEvaluation, Linearization
 from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_obstacle, derivative_mistakes, gradient_pays
-from castfit.transcribe.stage_division import divided
+from castfit.transcribe.stage_division import divided, integrator_mistakes
 from castfit.transcribe.trajectory import States, still_trajectory
 
 if TYPE_CHECKING:
@@ -56,11 +55,7 @@ class SingleShooting:
     derivatives: str = "auto"
 
     def __post_init__(self) -> None:
-        given: Any = self.integrator
-        mistakes = derivative_mistakes(self.derivatives)
-        if not isinstance(given, IntegratorOptions):
-            mistakes.insert(0, f"integrator is {text(given)}; give IntegratorOptions(...)")
-        check("SingleShooting", mistakes)
+        check("SingleShooting", integrator_mistakes(self.integrator) + derivative_mistakes(self.derivatives))
 
     @property
     def label(self) -> str:

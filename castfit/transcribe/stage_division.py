@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import reals, text
+from castfit._support.arguments import option_mistakes, reals, text
 from castfit._support.status import check
+from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, rounding, snap
 from castfit.problem.event_schedule import Crossing, follows, united
 
@@ -76,11 +77,6 @@ class Staging:
         return np.diff(self.edges)
 
     @property
-    def row_mask(self) -> Mask:
-        """True where a residual row is a measurement, (K, M * n_outputs)."""
-        return (self.weight > 0).reshape(self.weight.shape[0], -1)
-
-    @property
     def first(self) -> Mask:
         """True at measured points that are neither padding nor a replicate of the point before, (K, M)."""
         measured: Mask = np.logical_or.reduce(self.weight > 0, axis=2)
@@ -92,19 +88,6 @@ class Staging:
         apart = self.real.copy()
         apart[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
         return apart
-
-    @property
-    def sizes(self) -> Array:
-        """Absolute measured values, in standard deviations, (K, M * n_outputs)."""
-        return (np.abs(self.values) * self.weight).reshape(self.weight.shape[0], -1)
-
-    @property
-    def signal(self) -> Array:
-        """Mean absolute value of each output over the experiment, in standard deviations, (K, M * n_outputs)."""
-        measured = self.weight > 0
-        count = np.maximum(measured.sum(axis=(0, 1)), 1)
-        mean = np.abs(self.values).sum(axis=(0, 1)) / count
-        return (mean * self.weight).reshape(self.weight.shape[0], -1)
 
 
 def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, starts: bool = False) -> Staging:
@@ -150,6 +133,11 @@ def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("d
     if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
         return [f"{what} is {text(intervals)}; {remedy}"]
     return [] if (np.diff(times) > 0).all() else [f"the times in {what} do not increase; sort them"]
+
+
+def integrator_mistakes(given: Any) -> list[str]:
+    """Check the option `integrator` of a transcription."""
+    return option_mistakes(("integrator", given, isinstance(given, IntegratorOptions), "give IntegratorOptions(...)"))
 
 
 def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what: str) -> Array:

@@ -36,7 +36,7 @@ from castfit.transcribe.variable_projection import NOTHING, Projection, projecti
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.parameter_map import Natural
     from castfit.transcribe.observation import Measured
@@ -236,16 +236,21 @@ def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceil
     group = np.concatenate([chain.group[chain.group >= 0] for chain in layout.chains])
     r = np.concatenate([of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
-        largest = np.full(layout.n_groups, np.finfo(float).tiny)
-        np.maximum.at(largest, group, np.abs(r))
-        squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
-        sigma = np.clip(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor, ceiling)
-        sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
+        sigma, excess = likeliest_sigma(r, group, layout, floor, ceiling)
         standard = tuple(
             replace(of, r=of.r * inverse) for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
         )
-        excess = float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
     return Profiled(standard, sigma, excess + surplus, surplus)
+
+
+def likeliest_sigma(r: Array, group: Index, layout: Layout, floor: Array, ceiling: Array) -> tuple[Array, float]:
+    """Return the most likely sigma of each group (n_groups,) of rows r (n,), and what these cost."""
+    largest = np.full(layout.n_groups, np.finfo(float).tiny)
+    np.maximum.at(largest, group, np.abs(r))
+    squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
+    sigma = np.clip(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor, ceiling)
+    sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
+    return sigma, float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
 
 
 def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array) -> tuple[Jacobians, ...]:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog, lsq_linear
 
-from castfit._support.status import InputError
 from castfit.solve.bounded_lsq import LinearConstraints, bounded_lsq, column_scale, regularise
 from castfit.solve.matrices import triangle
 
@@ -351,33 +350,6 @@ def test_no_data_and_no_unknowns():
     nothing = bounded_lsq(np.ones(3), np.empty((3, 0)))
     assert nothing.x.shape == (0,)
     assert nothing.feasible
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"u": np.ones(3)}, r"u has shape \(3,\); give \(4,\)"),
-        ({"lower": np.zeros(3)}, r"lower has shape \(3,\); give \(2,\)"),
-        ({"u": np.array([1, np.nan, 1, 1])}, "u contains NaN or infinite numbers; linearise at a point"),
-        ({"E": np.full((4, 2), np.inf)}, "E contains NaN or infinite numbers"),
-        ({"upper": np.array([0.0, np.nan])}, "upper contains NaN; use -inf or inf"),
-        ({"scale": np.array([1.0, 0.0])}, "scale must be positive"),
-        ({"lower": np.array([0.0, 2.0]), "upper": np.ones(2)}, r"lower\[1\] = 2 exceeds upper\[1\] = 1"),
-        (
-            {"rows": LinearConstraints(np.zeros(1), np.zeros((1, 3)), np.zeros(1), np.zeros(1))},
-            r"rows.G has shape \(1, 3\); give \(1, 2\)",
-        ),
-    ],
-)
-def test_misuse_is_refused(change, message):
-    arguments = {"u": np.ones(4), "E": np.ones((4, 2))} | change
-    with pytest.raises(InputError, match=message):
-        bounded_lsq(arguments.pop("u"), arguments.pop("E"), **arguments)
-
-
-def test_all_mistakes_are_listed():
-    with pytest.raises(InputError, match=r"2 mistakes found(.|\n)*upper contains NaN(.|\n)*scale must be positive"):
-        bounded_lsq(np.ones(2), np.eye(2), upper=np.full(2, np.nan), scale=-np.ones(2))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4))

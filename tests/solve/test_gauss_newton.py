@@ -13,7 +13,7 @@ import castfit as cf
 from castfit import problems
 from castfit._support.status import InputError, Status
 from castfit.problems import exact_trajectory
-from castfit.solve.solution import Control, infeasibility
+from castfit.solve.solution import Control, Ledger, infeasibility
 from castfit.solve.staged import gaps, weighted_squares
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -100,7 +100,7 @@ def test_full_steps_in_circles_are_soon_held_back(curvature):
     straight = list(cf.GaussNewton(homotopy="never", max_iter=100).iterate(toy))
     assert straight[-1].status is Status.MAX_ITERATIONS
     assert min(abs(state.v[0]) for state in straight) >= 0.1
-    states = list(cf.GaussNewton().iterate(toy))
+    states = list(cf.GaussNewton().course(Ledger(toy)))
     assert states[-1].status is Status.CONVERGED
     assert abs(states[-1].v[0]) < 1e-5
     assert {state.phase for state in states} == {"straight", "held back"}
@@ -141,7 +141,7 @@ def test_estimates_do_not_depend_on_units(transcription):
 def test_full_steps_that_lead_away_from_the_optimum_are_held_back(rule):
     """Ten implicit Euler steps damp the oscillation out of the data: residuals so large that full steps diverge."""
     problem, coarse = lotka_volterra(), cf.Collocation(degree=1, elements=20)
-    states = list(cf.GaussNewton(rule).iterate(coarse.transcribe(problem, problem.guess)))
+    states = list(cf.GaussNewton(rule).course(Ledger(coarse.transcribe(problem, problem.guess))))
     assert states[-1].status is Status.CONVERGED
     exact = cf.fit(problem, coarse, cf.Ipopt())
     squares = weighted_squares(coarse.transcribe(problem, problem.guess).layout, states[-1].evaluation)
@@ -227,7 +227,7 @@ def test_softened_problems_lead_calcium_to_the_global_optimum(homotopy):
     options = cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)
     multiple = MultipleShooting(25, integrator=options)
     at = multiple.transcribe(benchmark.problem, benchmark.problem.theta_from(benchmark.draw_start(3)))
-    states = list(cf.GaussNewton(homotopy=homotopy).iterate(at))
+    states = list(cf.GaussNewton(homotopy=homotopy).course(Ledger(at)))
     assert states[-1].status.success
     assert np.isclose(2 * states[-1].evaluation.cost, benchmark.reference.objective, rtol=1e-4)
     phases = list(dict.fromkeys(state.phase for state in states))
@@ -300,7 +300,7 @@ def test_bounds_of_parameters_are_active_and_marked():
 def test_a_suspicious_optimum_is_left_for_a_better_one():
     toy = ellipse(1.3)
     control = Control(second_start=lambda: np.array([-1.0]))
-    states = list(cf.GaussNewton().iterate(toy, control=control))
+    states = list(cf.GaussNewton().course(Ledger(toy, control)))
     assert [s.phase for s in states][-1] == "second start"
     assert np.isclose(states[-1].v[0], -1.602, atol=0.02)
     assert states[-1].status is Status.CONVERGED
@@ -314,7 +314,7 @@ def test_a_suspicious_optimum_is_left_for_a_better_one():
 def test_the_first_optimum_is_returned_if_nothing_better_is_found():
     toy = ellipse(1.3)
     control = Control(second_start=lambda: np.array([1.8]))
-    states = list(cf.GaussNewton().iterate(toy, control=control))
+    states = list(cf.GaussNewton().course(Ledger(toy, control)))
     phases = list(dict.fromkeys(state.phase for state in states))
     assert phases[:3] == ["straight", "second start", "station 1"]
     assert max(state.station for state in states) == 11  # the slow ladder was tried, too
@@ -492,6 +492,14 @@ def test_iteration_limit_returns_the_best_point():
 
 
 # --------------------------------------------------------------------------------------------------- step by step
+
+
+def test_iterate_shows_the_method_alone():
+    """From here `solve` tries other ways, and finds a better optimum."""
+    control = Control(second_start=lambda: np.array([-1.0]))
+    states = list(cf.GaussNewton().iterate(ellipse(1.3), control=control))
+    assert {state.phase for state in states} == {"straight"}
+    assert states[-1].evaluation.cost > 3 * cf.GaussNewton().solve(ellipse(1.3), control).history[-1]["cost"]
 
 
 @pytest.mark.parametrize("homotopy", ["auto", "always"])

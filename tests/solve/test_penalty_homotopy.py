@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.solve.penalty_homotopy import ACCURACY, NormalEquations, SoftenedProblem, Softening
+from castfit.solve.penalty_homotopy import ACCURACY, SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
 from castfit.solve.staged import StagedProblem, gaps
 from castfit.solve.subproblem import LocalProblem
@@ -62,7 +62,7 @@ def test_step_solves_the_dense_normal_equations_with_held_variables(problem, see
     held = np.random.default_rng(seed).random(staged.layout.n_v) < share
     residual, jacobian = weighted(staged, STATION, noise)
     soft = SoftenedProblem(staged, STATION, noise)
-    normal = NormalEquations(soft, staged.linearization)
+    normal = soft.equations(staged.linearization)
     matrix, gradient = jacobian.T @ jacobian, jacobian.T @ residual
     assert close(soft.value(staged.linearization), 0.5 * residual @ residual)
     assert close(normal.gradient, gradient)
@@ -82,7 +82,7 @@ def test_matrix_that_is_not_finite_gives_no_step():
     staged = drawn(random_problem(np.random.default_rng(0)), 0)
     j = staged.linearization.jacobians[0]
     broken = (replace(j, R_s=np.full_like(j.R_s, np.nan)), *staged.linearization.jacobians[1:])
-    normal = NormalEquations(SoftenedProblem(staged, STATION, 1.0), replace(staged.linearization, jacobians=broken))
+    normal = SoftenedProblem(staged, STATION, 1.0).equations(replace(staged.linearization, jacobians=broken))
     assert normal.solve(1e-3, np.zeros(staged.layout.n_v, dtype=bool)) is None
 
 
@@ -101,7 +101,7 @@ def test_gradient_and_promised_decrease_are_those_of_the_value(name):
     rng = np.random.default_rng(1)
     v = staged.start + 0.02 * staged.scale * rng.standard_normal(staged.layout.n_v)
     soft = SoftenedProblem(staged, STATION, 0.7)
-    normal = NormalEquations(soft, staged.linearize(v))
+    normal = soft.equations(staged.linearize(v))
     direction = staged.scale * rng.standard_normal(staged.layout.n_v)
     h = 1e-4
     ahead, behind = (soft.value(staged.evaluate(v + sign * h * direction)) for sign in (1, -1))
@@ -120,7 +120,7 @@ def test_without_softening_the_step_is_the_exact_one(n_w):
     exact = LocalProblem(staged, linearization).direction().dv
     errors = []
     for rho in (1e2, 1e3, 1e4):
-        normal = NormalEquations(SoftenedProblem(staged, Softening(0.0, rho), 1.0), linearization)
+        normal = SoftenedProblem(staged, Softening(0.0, rho), 1.0).equations(linearization)
         dv = normal.solve(1e-16, np.zeros(layout.n_v, dtype=bool))
         errors.append(np.abs(dv - exact).max())
     assert errors[-1] < 1e-4

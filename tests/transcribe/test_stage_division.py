@@ -60,7 +60,6 @@ def test_every_measurement_is_assigned_once_and_in_order(case, cuts, onto):
     mask = staging.weight > 0
     np.testing.assert_array_equal(staging.values[mask], points.values[points.mask])
     np.testing.assert_array_equal(staging.weight[mask], 1 / points.sigma[points.mask])
-    np.testing.assert_array_equal(staging.row_mask.sum(), points.mask.sum())
     assert (staging.values[~mask] == 0).all()
 
     real = mask.any(axis=2)
@@ -87,11 +86,8 @@ def test_an_example():
     np.testing.assert_array_equal(staging.tau, [[0, 0.5, 0.5, 1], [1, 1, 1, 1], [0.5, 1, 1, 1]])
     assert staging.values[0].tolist() == [[1, 0], [2, 3], [4, 5], [6, 7]]
     assert staging.weight[0].tolist() == [[2, 0], [2, 4], [2, 4], [2, 4]]
-    assert staging.row_mask[1].sum() == 0
+    assert (staging.weight[1] == 0).all()
     assert staging.first.tolist() == [[True, True, False, True], [False] * 4, [True, False, False, False]]
-    mean_x, mean_double = 13 / 4, 23 / 4
-    np.testing.assert_allclose(staging.signal[2], [0, 4 * mean_double, 0, 0, 0, 0, 0, 0])
-    np.testing.assert_allclose(staging.signal[0], [2 * mean_x, 0] + [2 * mean_x, 4 * mean_double] * 3)
 
 
 @given(

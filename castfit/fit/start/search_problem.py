@@ -112,14 +112,15 @@ class Scene:
 
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
-        return _cost(self.staged, theta)
+        return cost_of(self.staged, theta)
 
     def exact_cost(self, theta: Array) -> float:
         """Return the same at full accuracy."""
-        return _cost(self.staged.integrated_by(self.exactly.integrator), theta)
+        return cost_of(self.staged.integrated_by(self.exactly.integrator), theta)
 
 
-def _cost(staged: ShootingProblem, theta: Array) -> float:
+def cost_of(staged: ShootingProblem, theta: Array) -> float:
+    """Return the cost of a problem whose only variables are theta, infinite where it cannot be integrated."""
     v = np.clip(theta, staged.lower, staged.upper)
     if staged.steep is not None:
         cost = staged.steep.cost(v)

@@ -149,10 +149,9 @@ def soft_start(
     ledger = Ledger(staged, Control())
     coordinates = Coordinates.of(staged.layout, positive, magnitude)
     noise = _noise(staged, ledger.evaluate(staged.start))
-    weights = _weights(staged.table.points)
 
     def at_price(rho: float) -> FlatProblem:
-        return FlatProblem(staged, coordinates, noise, weights, rho)
+        return FlatProblem(staged, coordinates, noise, staged.table.weights, rho)
 
     found = walk(ledger, at_price, staged.start, stations)
     known = zip(staged.times(found.v), staged.node_states(found.v), strict=True)
@@ -205,12 +204,6 @@ def _held(values: Array, n_x: int) -> Callable[..., tuple[Array, Array]]:
         return every[:, :n_x], every[:, n_x:]
 
     return at
-
-
-def _weights(points: Array) -> Array:
-    """Return the weights of the quadrature at collocation points, exact for polynomials of their degree - 1."""
-    powers = np.arange(points.size)
-    return np.asarray(np.linalg.solve(points[None, :] ** powers[:, None], 1.0 / (powers + 1.0)), dtype=float)
 
 
 def _noise(staged: StagedProblem, at: Evaluation) -> list[Array]:

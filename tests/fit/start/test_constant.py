@@ -12,7 +12,6 @@ import castfit as cf
 from castfit import problems
 from castfit.fit.start.soft_start import soft_start
 from castfit.problem.positivity import positive_states
-from castfit.solve.penalty_homotopy import NormalEquations
 from castfit.solve.relaxed_dynamics import SHORT, Coordinates, FlatProblem
 
 HARD = ("cascade", "fitzhugh_nagumo", "goodwin", "lorenz", "lotka_volterra_log", "repressilator")
@@ -52,7 +51,7 @@ def soft_problem(problem, transcription, rho=0.3):
 def test_gradient_is_that_of_the_value(name, transcription):
     soft, u = soft_problem(problems.load(name).problem, transcription)
     linear = soft.staged.linearize(soft.coordinates.natural(u))
-    gradient = NormalEquations(soft.linearized(u, linear), linear).gradient
+    gradient = soft.equations(u, linear).gradient
 
     def value(step):
         at = u + step * direction

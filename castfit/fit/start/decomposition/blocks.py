@@ -224,13 +224,14 @@ def _experiment(problem: Posed, block: EquationBlock, experiment: Experiment) ->
     for output, state in _direct(problem, block, experiment).items():
         if state not in data or output == state:
             data[state] = experiment.data[output]
-            sigma[state] = None if experiment.sigma is None else experiment.sigma[output]
+            # One that is unknown only weighs.
+            sigma[state] = 1.0 if experiment.sigma is None else experiment.sigma.get(output, 1.0)
     signals = {name: _signal(problem, experiment, name) for name in block.signals}
     kept = {name: signal for name, signal in experiment.inputs.items() if name in model.inputs}
     posed = _model(model, block)
     return Experiment(
         data,
-        sigma=None if experiment.sigma is None else sigma,
+        sigma=sigma,
         initial={name: initial[name] for name in block.states},
         parameters={name: value for name, value in experiment.parameters.items() if name in block.parameters},
         inputs={name: {**kept, **signals}[name] for name in posed.inputs},

@@ -8,18 +8,16 @@ fit of the whole model.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from castfit._support.arguments import rng_mistakes
 from castfit._support.casadi_functions import Built
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
-from castfit._support.time_limit import Stopped, look
+from castfit._support.time_limit import Stopped, look, watched
 from castfit.fit.start.decomposition.blocks import (
     BlockProblem,
     EquationBlock,
@@ -27,13 +25,15 @@ from castfit.fit.start.decomposition.blocks import (
     find_blocks,
     pose,
 )
-from castfit.fit.start.decomposition.rosenbrock import FixedSteps
+from castfit.fit.start.search_problem import cost_of, enclosed, search_options
 from castfit.problem.compiled_problem import Posed
+from castfit.solve.dense_descent import descend_in_box
+from castfit.solve.step_control import Box
+from castfit.transcribe.shooting_problem import ShootingProblem
+from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
     from castfit.simulate.simulate import Nodes
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 _SCREENED = 200  # draws that are simulated once
 _FITS = 12  # of which at most so many are fitted, the best first
-_EVALUATIONS = 60  # of one fit; it need not converge
+_ITERATIONS = 60  # of one fit; it need not converge
+_RULE = Box()
+_TOLERANCES = 1e-4, 1e-6  # relative and absolute
 _REPEATS = 3  # so many fits that agree end the search
 _AGREE = 1e-2  # relative difference of two costs that are the same optimum
 _PLAUSIBLE = (
@@ -104,8 +106,8 @@ class Origin:
     nodes: list[Nodes] | None = None
 
 
-_PIECES: Built[Posed, tuple[tuple[EquationBlock, BlockProblem, FixedSteps], ...]] = Built()
-"""The blocks of each problem, posed and built once however many starts use them."""
+_PIECES: Built[Posed, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = Built()
+"""The blocks of each problem, posed and transcribed once however many starts use them."""
 
 
 def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf) -> Origin:
@@ -116,47 +118,44 @@ def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 
 
     Raises InputError if the problem cannot be decomposed, naming the states that would have to be measured.
     """
-    deadline = time.perf_counter() + max_time
     generator = np.random.default_rng(rng)
     pieces = _PIECES.get(problem, _pieces)
     found, ended = theta.copy(), None
-    for _, piece, model in pieces:
-        search = _BlockSearch(model, theta[piece.positions], deadline)
-        try:
-            search.run(generator)
-        except _LateError:
-            ended = Status.MAX_TIME
-        except (Stopped, KeyboardInterrupt) as stopped:
-            ended = stopped.status if isinstance(stopped, Stopped) else Status.INTERRUPTED
-        found[piece.positions] = search.best
-        if ended is not None:
-            break
+    with watched(max_time):
+        for _, piece, staged in pieces:
+            search = _BlockSearch(staged, theta[piece.positions])
+            try:
+                search.run(generator)
+            except (Stopped, KeyboardInterrupt) as stopped:
+                ended = stopped.status if isinstance(stopped, Stopped) else Status.INTERRUPTED
+            found[piece.positions] = search.best
+            if ended is not None:
+                break
     listing = "; ".join(", ".join(block.states) for block, _, _ in pieces)
     count = f"{len(pieces)} block{'s' * (len(pieces) > 1)}"
     return Origin(found, f"Started from {count} estimated apart: {listing}.", ended)
 
 
-def _pieces(problem: Posed) -> tuple[tuple[EquationBlock, BlockProblem, FixedSteps], ...]:
+def _pieces(problem: Posed) -> tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]:
     check("start 'decomposed'", decomposition_mistakes(problem))
     posed = ((block, pose(problem, block)) for block in find_blocks(problem))
-    found = tuple((block, piece, FixedSteps(piece.problem)) for block, piece in posed if piece is not None)
+    found = tuple((block, piece, _staged(piece.problem)) for block, piece in posed if piece is not None)
     nothing = "no block has both data and something to estimate; start from values"
     check("start 'decomposed'", [] if found else [nothing])
     return found
 
 
-class _LateError(Exception):
-    """The time is over."""
+def _staged(problem: Posed) -> ShootingProblem:
+    options = replace(search_options(), relative_tolerance=_TOLERANCES[0], absolute_tolerance=_TOLERANCES[1])
+    return SingleShooting(options).transcribe(problem, problem.guess)
 
 
 class _BlockSearch:
     """The search for a block's optimum, from many starts; `best` is the best point so far."""
 
-    def __init__(self, model: FixedSteps, start: Array, deadline: float) -> None:
+    def __init__(self, staged: ShootingProblem, start: Array) -> None:
         self.best, self._least = start, np.inf
-        self._model, self._deadline = model, deadline
-        self._bounds = model.problem.bounds
-        self._total = _variation(model.problem)
+        self._staged, self._total = staged, _variation(staged.problem)
 
     def run(self, generator: np.random.Generator) -> None:
         """Screen draws and fit the best of them, first of usual magnitudes, until several fits agree.
@@ -164,18 +163,20 @@ class _BlockSearch:
         In the pathway of three enzymes, with bounds from 1e-12 to 1e3, 12 of 12 fits reach the optimum of the last
         block from the best of 400 draws of usual magnitudes, 1 of 12 from draws all over the bounds.
         """
-        model, fits = self._model, list[float]()
+        problem, fits = self._staged.problem, list[float]()
         given: list[Array] = [self.best]
-        whole = _drawn_between(self.best, *self._bounds, log=model.problem.log)
-        for lower, upper in (_usual(model.problem, *whole), whole):
+        reach = np.where(problem.log, _DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
+        whole = enclosed(*problem.bounds, self.best, reach)
+        for lower, upper in (_usual(problem, *whole), whole):
             drawn: Array = generator.uniform(lower, upper, (_SCREENED, lower.size))
             starts = [*given, *drawn]
-            costs: list[float] = [self._cost(self._residuals(start)) for start in starts]
+            costs = [self._noted(start, cost_of(self._staged, start)) for start in starts]
             ranking = sorted(zip(costs, range(len(starts)), strict=True))
             for cost, i in ranking[:_FITS]:
                 if cost == np.inf:
                     break
-                fits.append(self._fit(starts[i]))
+                found = descend_in_box(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
+                fits.append(self._noted(found.theta, found.cost))
                 if self._settled(fits):
                     return
             given = []
@@ -185,46 +186,12 @@ class _BlockSearch:
         agree = sum(cost <= (1 + _AGREE) * min(fits) for cost in fits)
         return min(fits) <= _EXPLAINED * self._total or (agree >= _REPEATS and min(fits) <= _PLAUSIBLE * self._total)
 
-    def _fit(self, start: Array) -> float:
-        """Fit from a start by a trust-region method within the bounds (Branch, Coleman and Li 1999)."""
-        lower, upper = self._bounds
-        moving = lower < upper
-
-        def whole(part: Array) -> Array:
-            point = start.copy()
-            point[moving] = part
-            return point
-
-        with np.errstate(all="ignore"):
-            found: Any = least_squares(
-                lambda part: self._residuals(whole(part)),
-                start[moving],
-                lambda part: self._model.jacobian(whole(part))[:, moving],
-                bounds=(lower[moving], upper[moving]),
-                x_scale=np.where(self._model.problem.log | (start == 0.0), 1.0, np.abs(start))[moving],
-                max_nfev=_EVALUATIONS,
-                ftol=1e-6,
-                xtol=1e-6,
-                gtol=None,
-            )
-        return self._cost(found.fun)
-
-    def _residuals(self, theta: Array) -> Array:
-        """Evaluate, and remember the best point."""
-        look()
-        if time.perf_counter() > self._deadline:
-            raise _LateError
-        with np.errstate(all="ignore"):
-            residuals = self._model.residuals(theta)
-            cost = self._cost(residuals)
+    def _noted(self, theta: Array, cost: float) -> float:
+        """Remember the best point; return the sum of squares."""
         if cost < self._least:
             self.best, self._least = theta, cost
-        return residuals
-
-    @staticmethod
-    def _cost(residuals: Array) -> float:
-        cost = float(residuals @ residuals)
-        return cost if np.isfinite(cost) else np.inf
+        look()
+        return 2.0 * cost
 
 
 def _variation(problem: Posed) -> float:
@@ -232,12 +199,6 @@ def _variation(problem: Posed) -> float:
     values = np.concatenate([c.points.values for c in problem.conditions])
     sigma = np.concatenate([c.points.sigma for c in problem.conditions])
     return float(np.nansum(((values - np.nanmean(values, axis=0)) / sigma) ** 2))
-
-
-def _drawn_between(theta: Array, lower: Array, upper: Array, *, log: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return where to draw: between the bounds, and some decades about the start where these are infinite."""
-    width = np.where(log, _DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(theta), 1.0))
-    return np.where(np.isfinite(lower), lower, theta - width), np.where(np.isfinite(upper), upper, theta + width)
 
 
 def _usual(problem: Posed, lower: Array, upper: Array) -> tuple[Array, Array]:

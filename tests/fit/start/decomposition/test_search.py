@@ -7,9 +7,9 @@ import pytest
 
 import castfit as cf
 from castfit import problems
+from castfit._support import time_limit
 from castfit._support.status import InputError, Status
 from castfit.fit.start.decomposition import search
-from castfit.fit.start.decomposition.rosenbrock import FixedSteps
 from castfit.fit.start.decomposition.search import decompose
 from tests.builders import refused
 
@@ -74,8 +74,8 @@ def test_fixed_local_and_unbounded_parameters_and_free_initial_states():
 
 
 def test_a_given_start_is_one_of_those_that_every_block_tries(monkeypatch):
-    tried, original = [], FixedSteps.residuals
-    monkeypatch.setattr(FixedSteps, "residuals", lambda self, theta: tried.append(theta) or original(self, theta))
+    tried, original = [], search.cost_of
+    monkeypatch.setattr(search, "cost_of", lambda staged, theta: tried.append(theta) or original(staged, theta))
     cf.fit(pathway(), start=cf.Decomposed({"a": 0.7, "c": 0.2}))
     assert tried[0] == pytest.approx(np.log([0.7, 1e-5]))
     assert any(theta == pytest.approx(np.log([1e-5, 0.2])) for theta in tried)
@@ -129,7 +129,7 @@ def test_bad_arguments_are_refused():
 
 
 def test_the_time_limit_holds(monkeypatch):
-    monkeypatch.setattr(search.time, "perf_counter", iter(np.arange(0.0, 1e4, 0.5)).__next__)
+    monkeypatch.setattr(time_limit.time, "perf_counter", iter(np.arange(0.0, 1e4, 0.5)).__next__)
     origin = decompose(pathway(), pathway().guess, max_time=5.0)
     assert origin.ended is Status.MAX_TIME
 
@@ -143,15 +143,15 @@ def test_a_limit_that_ends_in_the_blocks_returns_the_best_point():
 
 
 def test_control_c_in_a_block_returns_the_best_point(monkeypatch):
-    problem, count, original = pathway(), [0], FixedSteps.residuals
+    problem, count, original = pathway(), [0], search.cost_of
 
-    def press(self, theta):
+    def press(staged, theta):
         count[0] += 1
         if count[0] == 150:
             raise KeyboardInterrupt
-        return original(self, theta)
+        return original(staged, theta)
 
-    monkeypatch.setattr(FixedSteps, "residuals", press)
+    monkeypatch.setattr(search, "cost_of", press)
     result = cf.fit(problem, start="decomposed")
     assert result.status is Status.INTERRUPTED
     assert result.parameters["a"] != pytest.approx(1e-5)
