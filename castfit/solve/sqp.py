@@ -153,8 +153,8 @@ class Sqp:
         state = replace(state, **_progress(state, step, gap))
         search = LineSearch(ledger, local, step, linear, {})
         near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
-        advance = _full(search) if near else None
-        advance = advance or ExactPenalty().advance(search)
+        full = search.trial(step.dv) if near else None  # penalties see little there but errors of integration
+        advance = Advance(full, 1.0) if full is not None and full.ok else ExactPenalty().advance(search)
         after = _relinearized(ledger, state, advance)
         if after is not None:
             report = {"damping": advance.damping, "decrease": step.decrease, **advance.report}
@@ -206,12 +206,6 @@ def _progress(state: _State, step: Step, gap: float) -> dict[str, Any]:
     closer = GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
     least = (min(gap, least_gap), min(step.decrease, least_decrease))
     return {"idle": state.idle + 1 if near and not closer else 0, "least": least}
-
-
-def _full(search: LineSearch) -> Advance | None:
-    """Take the full step: this close, penalties see little but errors of integration."""
-    trial = search.trial(search.step.dv)
-    return Advance(trial, 1.0) if trial.ok else None
 
 
 def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | None:

@@ -6,8 +6,8 @@ divide those that differ, solve again from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,8 +123,7 @@ class Collocation:
             for i, c in enumerate(posed.conditions)
         ]
         trajectory = start_trajectory(posed, theta, self.states, self.integrator)
-        functions = [_table(trajectory, i) for i in range(len(edges))]
-        staged = self._problem(posed, edges, theta, functions, np.max(trajectory.units, axis=0))
+        staged = self._through(posed, edges, theta, trajectory)
         lengths = [np.diff(chain.times) / (chain.times[-1] - chain.times[0]) for chain in staged.layout.chains]
         if min(e[e > 0.0].min() for e in lengths) < _FAST:
             staged.start = locked(inner_integrated(staged, self.integrator))
@@ -150,8 +149,10 @@ class Collocation:
         if max(e.largest for e in errors) <= self.tolerance:
             return None
         edges = [refine(times, e, self.tolerance) for times, e in zip(staged.times(v), errors, strict=True)]
-        theta, trajectories = staged.layout.theta(v), list(staged.interpolants(v))
-        return self._problem(problem.posed, edges, theta, trajectories, staged.magnitude)
+        return collocation_problem(
+            problem.posed, edges, theta=staged.layout.theta(v), trajectories=staged.interpolants(v),
+            unit=staged.magnitude, degree=self.degree, scheme=self.scheme,
+        )  # fmt: skip
 
     def _arranged(self, problem: Posed, staged: CollocationProblem, v: Array) -> CollocationProblem:
         """Return the problem with elements where events are at v, started by simulation."""
@@ -160,21 +161,13 @@ class Collocation:
             merge(chain.times[~division.moving], uniform_or_given(c, "data", what="elements"))
             for c, chain, division in zip(problem.conditions, staged.layout.chains, staged.divisions, strict=True)
         ]
-        trajectory = start_trajectory(problem, theta, "simulation", self.integrator)
-        functions = [_table(trajectory, i) for i in range(len(edges))]
-        return self._problem(problem, edges, theta, functions, np.max(trajectory.units, axis=0))
+        return self._through(problem, edges, theta, start_trajectory(problem, theta, "simulation", self.integrator))
 
-    def _problem(
-        self,
-        problem: Posed,
-        edges: list[Array],
-        theta: Array,
-        trajectories: list[Callable[..., tuple[Array, Array]]],
-        unit: Array,
-    ) -> CollocationProblem:
+    def _through(self, posed: Posed, edges: list[Array], theta: Array, start: Trajectory) -> CollocationProblem:
         return collocation_problem(
-            problem, edges, theta=theta, trajectories=trajectories, unit=unit, degree=self.degree, scheme=self.scheme
-        )
+            posed, edges, theta=theta, trajectories=[partial(start.at, i) for i in range(len(edges))],
+            unit=np.max(start.units, axis=0), degree=self.degree, scheme=self.scheme,
+        )  # fmt: skip
 
 
 def _first(data: Array, *nodes: Array) -> Array:
@@ -183,10 +176,3 @@ def _first(data: Array, *nodes: Array) -> Array:
     equal = np.linspace(float(marks[0]), float(marks[-1]), _FIRST_ELEMENTS + 1)
     apart = np.abs(equal[:, None] - marks).min(axis=1) > _NEAR * (equal[1] - equal[0])
     return merge(marks, equal[apart])
-
-
-def _table(trajectory: Trajectory, i: int) -> Callable[..., tuple[Array, Array]]:
-    def at(times: Array, *, after: bool = False) -> tuple[Array, Array]:
-        return trajectory.at(i, times, after=after)
-
-    return at

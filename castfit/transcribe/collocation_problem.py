@@ -470,24 +470,14 @@ def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layo
     specifications: list[Specification] = []
     for condition, of in zip(problem.conditions, elements, strict=True):
         applies, stages = of.applies > 0, of.tau.shape[0]
+        lower, upper = (np.where(applies, limits[:, k], (-np.inf, np.inf)[k]).reshape(stages, -1) for k in range(2))
+        times = of.edges[:-1, None] + of.tau * np.diff(of.edges)[:, None]
         specifications.append(
-            Specification(
-                condition.name,
-                condition.theta,
-                n_x,
-                chosen.degree * n_e,
-                of.measured.row_mask,
-                np.where(applies, limits[:, 0], -np.inf).reshape(stages, -1),
-                np.where(applies, limits[:, 1], np.inf).reshape(stages, -1),
-                of.edges,
-                problem.model.states,
-                group=of.measured.groups,
-                datum_mask=of.measured.datum_mask,
-                spread=of.measured.spreads,
-                kinds=tuple(c.name for c in problem.path),
-                point_times=of.edges[:-1, None] + of.tau * np.diff(of.edges)[:, None],
+            of.measured.specification(
+                condition, (n_x, chosen.degree * n_e), (lower, upper), of.edges, problem.model.states,
+                tuple(c.name for c in problem.path), times,
             )
-        )
+        )  # fmt: skip
     return lay_out(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))
 
 

@@ -211,9 +211,9 @@ class Elements:
         if self.relative:
             edges = self.division.weight @ at.de
             span = np.stack([edges[:-1], np.diff(edges, axis=0)], axis=1)
-            return np.concatenate([self.division.stage_slopes(at.dp, at.de), span], axis=1)[:, free]
+            return np.concatenate([self.division.stage_parameters(at.dp, at.de), span], axis=1)[:, free]
         if any(self.division.levels):
-            return self.division.stage_slopes(at.dp, at.de)[:, free]
+            return self.division.stage_parameters(at.dp, at.de)[:, free]
         return at.dp[free][None]
 
     def parameter_weights(self, by_free: Array, free: Index, n_p: int, n_e: int) -> tuple[Array, Array]:
@@ -341,10 +341,7 @@ class Elements:
     def end_blocks(self, at: Natural, s: Array, w: Array) -> Blocks:
         """Assemble the derivatives of the state at the element's end, linear in s and w where nothing happens."""
         stages = self.edges.size - 1
-        by_y = np.zeros((self.n_x, self.table.degree + 1, self.n_e))
-        for e in range(self.n_x):
-            by_y[e, :, e] = self.table.end
-        by_y = np.broadcast_to(by_y.reshape(self.n_x, -1), (stages, self.n_x, by_y[0].size))
+        by_y = np.broadcast_to(self._of_end, (stages, *self._of_end.shape))
         by_q = np.zeros((stages, self.n_x, at.dp.shape[1]))
         if any(self.division.crossings):
             by_y, ends, (u, du, _) = by_y.copy(), self.states_at_ends(s, w), self.at(at.e).inputs_at_ends()
@@ -353,6 +350,11 @@ class Elements:
                     _, by_x, by_e = crossing.slopes(ends[k], at.e, u[k], du[k])
                     by_y[k], by_q[k] = by_x @ by_y[k], by_e @ at.de
         return Blocks(by_y[..., : self.n_x], by_y[..., self.n_e :], by_q)
+
+    @property
+    def _of_end(self) -> Array:
+        """What the polynomials contribute to the state at the element's end, (n_x, (d + 1) n_e)."""
+        return np.asarray(np.kron(self.table.end, np.eye(self.n_x, self.n_e)), dtype=float)
 
     def end_curvature(self, at: Natural, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:
         """Return the Hessian of  weight . states at the ends  by (s, w, q), and what multiplies the curvature of e.
@@ -363,10 +365,7 @@ class Elements:
         n_y = n_x + w.shape[1]
         out, by_e = np.zeros((s.shape[0], n_y + n_q, n_y + n_q)), np.zeros(at.e.size)
         ends, (u, du, ddu) = self.states_at_ends(s, w), self.at(at.e).inputs_at_ends()
-        linear = np.zeros((n_x, self.table.degree + 1, self.n_e))
-        for e in range(n_x):
-            linear[e, :, e] = self.table.end
-        flat = linear.reshape(n_x, -1)
+        flat = self._of_end
         inner = np.zeros((n_x + at.e.size, n_y + n_q))
         inner[:n_x, :n_y] = np.hstack([flat[:, :n_x], flat[:, self.n_e :]])
         inner[n_x:, n_y:] = at.de

@@ -24,10 +24,12 @@ from castfit._support.casadi_functions import Built, Mapped
 from castfit.densities.noise.vectorised import DensityFunctions, functions_of
 from castfit.problem.constraint_compilation import applies_at
 from castfit.problem.lie_derivatives import graph_of
+from castfit.solve.staged import Specification
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.model.model import System
+    from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.transcribe.stage_division import Staging
 
@@ -226,6 +228,16 @@ class Measured:
             at = slot.point[:, None] * self.n_r + slot.rows
             wide[slot.stage[:, None, None], at[:, :, None], at[:, None, :]] = found
         return wide
+
+    def specification(
+        self, condition: Condition, variables: tuple[int, int], limits: tuple[Array, Array], edges: Array,
+        state_names: tuple[str, ...], kinds: tuple[str, ...], times: Array,
+    ) -> Specification:  # fmt: skip
+        """Return the chain of the experiment: numbers of nodes and inner variables, path constraints and points."""
+        return Specification(
+            condition.name, condition.theta, *variables, self.row_mask, *limits, edges, state_names, kinds, times,
+            group=self.groups, datum_mask=self.datum_mask, spread=self.spreads,
+        )  # fmt: skip
 
     @cached_property
     def reweighted(self) -> bool:

@@ -264,13 +264,9 @@ class Seeds:
     p: Array
     edges: Array | None
 
-    def of_piece(self, j: int) -> Array:
-        """Return how the parameters of piece j move."""
+    def of_piece(self, j: int | Index) -> Array:
+        """Return how the parameters of piece j move, or of several, one for all or of each."""
         return self.p[j] if self.p.ndim == 3 else self.p
-
-    def of_pieces(self, numbers: Index) -> Array:
-        """Return how the parameters of some pieces move, one for all or of each."""
-        return self.p[numbers] if self.p.ndim == 3 else self.p
 
 
 @dataclass(frozen=True)

@@ -334,22 +334,11 @@ class ShootingProblem(TranscribedProblem):
     def _specify(self, i: int) -> Specification:
         condition, chain = self.problem.conditions[i], self._here[i]
         lower, upper = self._observer.constraint_bounds(i, chain.staging)
-        return Specification(
-            condition.name,
-            condition.theta,
-            self._n_s,
-            self._n_w,
-            chain.measured.row_mask,
-            lower,
-            upper,
-            chain.staging.edges,
-            self.problem.model.states if self._nodes else (),
-            group=chain.measured.groups,
-            datum_mask=chain.measured.datum_mask,
-            spread=chain.measured.spreads,
-            kinds=self._observer.constraint_names,
-            point_times=chain.staging.times,
-        )
+        names = self.problem.model.states if self._nodes else ()
+        return chain.measured.specification(
+            condition, (self._n_s, self._n_w), (lower, upper), chain.staging.edges, names,
+            self._observer.constraint_names, chain.staging.times,
+        )  # fmt: skip
 
     def _place(self, theta: Array, trajectory: Trajectory) -> None:
         """Set start, bounds and scale of all variables."""
@@ -547,27 +536,14 @@ class ShootingProblem(TranscribedProblem):
             flat = by_direction[..., :own].reshape(stages, points * n, own)
             return flat[..., :n_s], flat[..., n_s:], by_q.reshape(stages, points * n, n_q)
 
-        R_s, R_w, R_q = rows(seen.r_x, seen.r_z, seen.r_p)
-        C_s, C_w, C_q = rows(seen.c_x, seen.c_z, seen.c_p)
+        R, C = rows(seen.r_x, seen.r_z, seen.r_p), rows(seen.c_x, seen.c_z, seen.c_p)
         X_q = np.zeros((stages, end.shape[1] if self._nodes else 0, n_q))
         if self._nodes:
             X_q[..., moving] = end[..., own:]
-        none = np.empty
-        return Jacobians(
-            R_s=R_s,
-            R_w=R_w,
-            R_q=R_q,
-            D_s=none((stages, 0, n_s)),
-            D_w=none((stages, 0, 0)),
-            D_q=none((stages, 0, n_q)),
-            X_s=end[:, :, :n_s] if self._nodes else none((stages, 0, 0)),
-            X_w=end[:, :, n_s:own] if self._nodes else none((stages, 0, 0)),
-            X_q=X_q,
-            C_s=C_s,
-            C_w=C_w,
-            C_q=C_q,
-            A=natural.da if self._nodes else none((0, n_q)),
-        )
+        none = np.empty((stages, 0, 0))
+        D = np.empty((stages, 0, n_s)), none, np.empty((stages, 0, n_q))
+        X = (end[:, :, :n_s], end[:, :, n_s:own], X_q) if self._nodes else (none, none, X_q)
+        return Jacobians(*R, *D, *X, *C, A=natural.da if self._nodes else np.empty((0, n_q)))
 
     def _at_nodes(self, v: Array, naturals: Sequence[Natural]) -> list[Lanes]:
         """Return per condition lanes from every node, with the inputs on the intervals that begin there."""
@@ -604,7 +580,7 @@ class ShootingProblem(TranscribedProblem):
         dx[:, :, :n_s], dz[:, :, n_s : n_s + n_w] = np.eye(n_s), np.eye(n_w)
         dp = np.zeros((stages, lanes.p.shape[1], n_s + n_w + n_q))
         own = slice(n_s + n_w, None)
-        dp[:, :, own] = division.stage_slopes(natural.dp, natural.de) if any(division.levels) else natural.dp
+        dp[:, :, own] = division.stage_parameters(natural.dp, natural.de) if any(division.levels) else natural.dp
         d_start = np.zeros((stages, n_s + n_w + n_q))
         d_start[:, own] = (division.weight @ natural.de)[:-1]
         d = self._gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
@@ -735,7 +711,7 @@ class ShootingProblem(TranscribedProblem):
                 i, at = part.condition, part.lanes
                 w, seed = widths[i], seeds[i]
                 dx0[at, :, :w] = seed.x[part.stages]
-                dp[at, :, own:w] = seed.of_pieces(part.pieces)
+                dp[at, :, own:w] = seed.of_piece(part.pieces)
                 if seed.edges is not None:
                     first, last = seed.edges[part.pieces], seed.edges[part.pieces + 1]
                     spans[:, at, own:w] = first, last - first
@@ -795,21 +771,15 @@ class ShootingProblem(TranscribedProblem):
         trigger, lanes = crossing.instants[0].trigger, run.lanes
         assert trigger is not None
         time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
-        row, moving = crossing.instants[0].time, self._moving_of(at)
         graph: Any = run.integrator.graph
         f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
         if lanes.duration[lane] <= rounding(np.array([time]))[0] and (before is not None or trigger.at_start):
-            d_time = np.zeros(dx.shape[1]) if before is None else at.de[before.instants[-1].time, moving]
+            d_time = np.zeros(dx.shape[1]) if before is None else at.de[before.instants[-1].time]
         else:
             rate, by_x, by_c = trigger.passing(time, x, u, at.e, f, du)
-            d_time = -(by_x @ dx + by_c @ at.de[trigger.parameters][:, moving]) / rate
-        at.de[row, moving] = d_time
+            d_time = -(by_x @ dx + by_c @ at.de[trigger.parameters]) / rate
+        at.de[crossing.instants[0].time] = d_time
         return dx + np.outer(f, d_time)
-
-    @staticmethod
-    def _moving_of(at: Natural) -> slice:
-        """Return the columns of q that have a direction in single shooting: all."""
-        return slice(0, at.de.shape[1])
 
     def _seeds(self, chain: Segments, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
         """Return how an experiment's pieces move with its directions."""

@@ -216,7 +216,7 @@ class Division:
         return None
 
     def stage_parameters(self, p: Array, e: Array) -> Array:
-        """Return the parameters of each stage, (K, n_p)."""
+        """Return the parameters of each stage, (K, n_p), or their derivatives (K, n_p, n) from those of p and e."""
         out = np.repeat(p[None], len(self.levels), axis=0)
         for stage, parameter, height, sets in self._raised:
             if sets:
@@ -245,10 +245,6 @@ class Division:
             if sets:
                 kept[stage, parameter] = 0.0
         return kept.sum(axis=0), by_e
-
-    def stage_slopes(self, dp: Array, de: Array) -> Array:
-        """Return their derivatives, (K, n_p, n)."""
-        return self.stage_parameters(dp, de)
 
     def valid(self, e: Array) -> bool:
         """Whether estimated times are in their cells and in the order in which the division has them."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, watched
 from castfit.fit.start.search_problem import Scene
 from castfit.fit.start.soft_start import soft_start
@@ -62,8 +61,8 @@ class Descent:
 
     theta: Array
     cost: float
-    at_looks: tuple[float, float]
     work: float
+    at_looks: tuple[float, float] = (np.nan, np.nan)
     dropped: bool = False
     optimum: bool = False
 
@@ -105,7 +104,7 @@ def descend(
 
     found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
     scene.compiled_in_time()
-    return Descent(found.theta, scene.cost(found.theta), (seen[0], seen[1]), found.work, dropped[0])
+    return Descent(found.theta, scene.cost(found.theta), found.work, (seen[0], seen[1]), dropped[0])
 
 
 def settle(
@@ -136,7 +135,7 @@ def settle(
             staged, rule, ended, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
         elif ended:
             break
-    return Descent(theta, scene.cost(theta), (np.nan, np.nan), work, not ended, optimum)
+    return Descent(theta, scene.cost(theta), work, dropped=not ended, optimum=optimum)
 
 
 def grow(
@@ -153,7 +152,7 @@ def grow(
     for end in ends:
         found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons, rule=rule)
         work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
-        if found.begun:
+        if np.isfinite(found.cost):
             theta = found.theta
     scene.compiled_in_time()
     return theta, work
@@ -177,17 +176,6 @@ def _coarse(step_control: str) -> StepControl | str:
     return _COARSE if step_control == "box" else step_control
 
 
-@dataclass(frozen=True)
-class _Reached:
-    """Where a solver came to: theta (n,), the cost, the work, whether that is an optimum, whether there was a start."""
-
-    theta: Array
-    cost: float
-    work: float
-    optimum: bool
-    begun: bool
-
-
 def _solve(
     staged: StagedProblem,
     start: Array,
@@ -197,12 +185,12 @@ def _solve(
     *,
     rule: StepControl | str,
     least: float = _LEAST,
-) -> _Reached:
+) -> Descent:
     """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
     if isinstance(rule, Box) and descends(staged):
         found = descend_in_box(staged, start, rule, iterations, seconds, least=least, look=look)
         work = work_of(found.evaluations, found.theta.size)
-        return _Reached(found.theta, found.cost, work, found.promise <= _ARRIVED, bool(np.isfinite(found.cost)))
+        return Descent(found.theta, found.cost, work, optimum=found.promise <= _ARRIVED)
 
     def seen(now: Iteration) -> bool:
         return look is not None and look(now.iteration, now.cost)
@@ -213,4 +201,4 @@ def _solve(
     solved = solver.solve(from_there, Control(max(seconds, 1e-3), seen))
     work = work_of(solved.evaluations, solved.v.size)
     cost = staged.evaluate(solved.v).cost
-    return _Reached(solved.v, cost, work, solved.status.success, solved.status is not Status.START_FAILED)
+    return Descent(solved.v, cost, work, optimum=solved.status.success)
