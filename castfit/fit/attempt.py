@@ -398,7 +398,6 @@ def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluati
 def _verified(
     problem: Posed, staging: SolveStaging, solution: Solution, linear: Evaluation
 ) -> tuple[Solution, Verification | None]:
-    """Withdraw a solution that the model itself does not reproduce."""
     if not solution.status.success or not linear.ok:
         return solution, None
     staged, by = staging.staged, staging.transcription

@@ -236,7 +236,6 @@ def _by_name(names: Sequence[str], values: Array) -> dict[str, float]:
 
 
 def _n_informing(at: Evaluation) -> int:
-    """Count the rows of priors that hold information."""
     return at.prior.size if at.prior_curved is None else int(at.prior_curved.sum())
 
 

@@ -80,7 +80,6 @@ def _order(problem: Posable) -> int:
 
 
 def _of(result: Result) -> str:
-    """Name the delay lines of a result and their nodes."""
     assert result.problem is not None
     named = [f"{line.name} has {line.order} nodes" for line in result.problem.posed.model.lines if line.adaptive]
     return f"The delay line of {', that of '.join(named)}"

@@ -164,7 +164,6 @@ def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, KinkSi
 
 
 def _guess(problem: Posed, kink: Kink) -> float:
-    """Return what has the kink at the guess."""
     natural = problem.to_natural(problem.guess)
     if isinstance(kink.term, QuantityPrior):
         return float(natural[kink.term.at])

@@ -305,7 +305,6 @@ def _located(run: FitRun, asked: Transcription, theta: Array) -> tuple[Array, st
 
 
 def _already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
-    """Whether the model, simulated from the start, already describes the data."""
     # By the integrator that will verify the end, so that no other one has to be built.
     n_z = len(problem.posed.model.algebraic_states)
     whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z)).transcribe(problem, theta)

@@ -266,7 +266,6 @@ def _spread(staged: StagedProblem, begins: tuple[Index, ...], defects: tuple[Arr
 
 
 def _says(simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
-    """Say by how much the simulation differs."""
     claimed = f"instead of the {weighted_squares(staged.layout, at):.6g} of the search"
     if np.isfinite(simulated.chi2):
         return f"Simulated from the estimated initial states the model has chi2 = {simulated.chi2:.6g} {claimed}."

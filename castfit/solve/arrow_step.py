@@ -186,7 +186,6 @@ def solve(
 def _of_border(
     factors: OwnFactors, lower: Array, upper: Array, rows: LinearConstraints, guess: Signs, of_rows: Signs
 ) -> BoundedLsqSolution:
-    """Solve the border's problem."""
     n_b = factors.arrow.n_b
     if n_b == 0:
         none, empty = np.empty(0), np.empty(0, dtype=np.int8)
@@ -205,7 +204,6 @@ def _of_border(
 
 
 def _diagonal(entries: Array) -> Array:
-    """Return diagonal matrices (N, o, o) of entries (N, o)."""
     return entries[:, :, None] * np.eye(entries.shape[1])
 
 

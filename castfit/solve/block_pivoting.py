@@ -112,7 +112,6 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array) -> Array:
 
 
 def _solved(H: Array, some: NDArray[np.intp], b: Array) -> Array:
-    """Return the solution of H x = b for some of the variables."""
     _, x, info = _POSV(H[some[:, None], some], b)
     if info != 0:
         raise np.linalg.LinAlgError("the matrix is not positive definite")

@@ -372,7 +372,6 @@ class _WorkingSet:
         return Q_2 @ (Q_2.T @ a), triangular_solution(R, Q_1.T @ a)
 
     def extended(self, new: _HalfSpace) -> _WorkingSet:
-        """Return the set with one more member."""
         return _WorkingSet(
             np.concatenate([self.members, [new.member]]),
             np.concatenate([self.signs, [new.sign]]),
@@ -381,7 +380,6 @@ class _WorkingSet:
         )
 
     def only(self, chosen: Mask) -> _WorkingSet:
-        """Return the set with some of its members."""
         return _WorkingSet(self.members[chosen], self.signs[chosen], self.N[:, chosen], self.b[chosen])
 
 
@@ -422,7 +420,6 @@ class _HalfSpaces:
         return CANCELLATION * np.linalg.norm(self.T, axis=0)
 
     def xi(self, y: Array) -> Array:
-        """Return the point in the constraints' coordinates."""
         return self.origin + self.T @ y[:-1]
 
     def half_space(self, i: int, sign: float) -> _HalfSpace:

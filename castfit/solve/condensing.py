@@ -23,10 +23,8 @@ One chain of K = 3 stages, linearized (`castfit.solve.staged` has the notation),
 
 3. Rows become  E_k = R_s G_k + R_q,  u_k = r_k + R_s g_k,  and bounds on nodes are linear rows in dtheta.
 
-Equation 11 of that paper computes E as a product bracketed from the other end: it carries every residual row backwards
-through all earlier stages, which costs O(K^2).  Carrying the n_s node rows forwards gives the same E in O(K), and with
-it every node.  Either way G contains the product of all X_k, which loses digits, or overflows, when the model is
-unstable over the horizon; `castfit.solve.elimination` treats the nodes differently and shares all the rest.
+G contains the product of all X_k, which loses digits, or overflows, when the model is unstable over the horizon;
+`castfit.solve.elimination` treats the nodes differently and shares all the rest (see docs/understand/condensing.md).
 """
 
 from __future__ import annotations
@@ -421,7 +419,6 @@ def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluati
 
 
 def _related(layout: Layout, linearization: Linearization) -> Array:
-    """Return the derivatives of the relations, (n_h, n_theta)."""
     return linearization.related_jacobian.reshape(-1, layout.n_theta)
 
 
@@ -431,7 +428,6 @@ def _apply(M: Array, y: Array) -> Array:
 
 
 def _t(M: Array) -> Array:
-    """Transpose every matrix of a batch."""
     return M.swapaxes(1, 2)
 
 

@@ -87,8 +87,6 @@ def descend_in_box(
 
 
 class _Walk:
-    """A descent that is under way."""
-
     def __init__(self, staged: StagedProblem, rule: Box, least: float) -> None:
         self.staged, self.rule, self._least = staged, rule, least
         self.best, self.lowest, self.promise = staged.start, np.inf, np.inf
@@ -104,7 +102,6 @@ class _Walk:
         self._mark, self._since, self._delta = np.inf, 0, rule.first
 
     def begin(self, v: Array) -> None:
-        """Evaluate the start."""
         self.best = v
         self.values += 1
         if self._ground.cost(v) is not None:
@@ -182,7 +179,6 @@ class _Staged:
         self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
 
     def cost(self, v: Array) -> float | None:
-        """Return the cost at v (n,), None where something cannot be computed."""
         at = self._staged.evaluate(v)
         return at.cost if at.ok else None
 

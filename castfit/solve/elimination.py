@@ -94,7 +94,6 @@ class _Merge:
 
 
 def _merge(before: _Conditions, pairs: Index, Y: Array, N: Array) -> tuple[_Merge, _Conditions]:
-    """Merge pairs of conditions, none of which overlap."""
     n_s, middle = before.L.shape[1], pairs + 1
     of_left, of_right = before.L[pairs], before.U[middle]
     merge = _Merge(

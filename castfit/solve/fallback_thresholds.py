@@ -6,9 +6,15 @@ where sigma is known or profiled, so that no threshold depends on units or on a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from castfit.solve.penalty_homotopy import Softening
+
+
+def softened_by(floors: Sequence[float], prices: Sequence[float]) -> tuple[Softening, ...]:
+    """Return stations of some floors of the weights and prices of the equations."""
+    return tuple(Softening(floor, rho) for floor, rho in zip(floors, prices, strict=True))
 
 
 @dataclass(frozen=True)
@@ -54,26 +60,13 @@ class Rescue:
     noisy_gap: float = 1e-5
     noisy_decrease: float = 1e-7
     stationary: float = 1e-5
-    stations: tuple[Softening, ...] = (
-        Softening(0.65, 1e-2),
-        Softening(0.65, 1e-1),
-        Softening(0.065, 1.0),
-        Softening(0.065, 1e1),
-        Softening(0.0065, 1e2),
-        Softening(0.0, 1e3),
+    stations: tuple[Softening, ...] = softened_by(
+        (0.65, 0.65, 0.065, 0.065, 0.0065, 0.0),
+        (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3),
     )
-    slow_stations: tuple[Softening, ...] = (
-        Softening(0.65, 1e-3),
-        Softening(0.65, 1e-2),
-        Softening(0.2, 1e-1),
-        Softening(0.2, 1.0),
-        Softening(0.065, 3.0),
-        Softening(0.065, 1e1),
-        Softening(0.02, 3e1),
-        Softening(0.0065, 1e2),
-        Softening(0.002, 3e2),
-        Softening(0.0, 1e3),
-        Softening(0.0, 1e4),
+    slow_stations: tuple[Softening, ...] = softened_by(
+        (0.65, 0.65, 0.2, 0.2, 0.065, 0.065, 0.02, 0.0065, 0.002, 0.0, 0.0),
+        (1e-3, 1e-2, 1e-1, 1.0, 3.0, 1e1, 3e1, 1e2, 3e2, 1e3, 1e4),
     )
     first_mu: float = 1e-3
     station_iterations: int = 15

@@ -289,12 +289,10 @@ class GaussNewton:
         return self.accuracy == "deserved" and ledger.search is not ledger
 
     def _closely(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
-        """Return the same point at full accuracy."""
         memory = self._rule(ledger.staged, state).carried(state.progress.memory)
         return state.at_full_accuracy(ledger.evaluate(state.v), memory)
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
-        """Return the step control of this try."""
         if state.progress.unheld:
             return Box()
         # The natural level function measures rows with the derivatives of other points, which those of densities defy.
@@ -336,7 +334,6 @@ class GaussNewton:
 
 
 def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
-    """Return figures of a point and of the full step from there."""
     return {
         "gap": gap,
         "residual": float(np.sqrt(weighted_squares(local.staged.layout, local.linearization))),
@@ -409,7 +406,6 @@ def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
 
 
 def _cause(control: Control, now: Iteration, watch: Watch) -> Status | None:
-    """Return why to stop, if the callback, the user or the clock says so."""
     asked = control.callback is not None and control.callback(now)
     cause = watch.cause
     return Status.STOPPED_BY_CALLBACK if asked and cause is not Status.INTERRUPTED else cause

@@ -60,7 +60,7 @@ from castfit.solve.staged import (
     half_square_in_units,
     weighted_squares,
 )
-from castfit.solve.subproblem import GAP, LocalProblem, active_bounds, small
+from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, small
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,13 +82,6 @@ _STATUS = {
     "Restoration_Failed": Status.INFEASIBLE,
     "Error_In_Step_Computation": Status.LINEAR_ALGEBRA_FAILED,
     "Invalid_Number_Detected": Status.EVALUATION_FAILED,
-    "Not_Enough_Degrees_Of_Freedom": Status.SOLVER_ERROR,
-    "Invalid_Problem_Definition": Status.SOLVER_ERROR,
-    "Invalid_Option": Status.SOLVER_ERROR,
-    "Unrecoverable_Exception": Status.SOLVER_ERROR,
-    "NonIpopt_Exception_Thrown": Status.SOLVER_ERROR,
-    "Insufficient_Memory": Status.SOLVER_ERROR,
-    "Internal_Error": Status.SOLVER_ERROR,
 }
 
 _UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
@@ -222,7 +215,6 @@ class _Objective:
     constant: float = 0.0
 
     def value(self, layout: Layout, at: Evaluation) -> float:
-        """Return its value, NaN where the point could not be evaluated."""
         if not at.ok:
             return np.nan
         cost = at.cost if self.sigma is None else half_square_in_units(layout, at, self.sigma)
@@ -326,7 +318,6 @@ class _IpoptRun:
         return self.run(start, _WARM)
 
     def run(self, start: Array, first: Mapping[str, Any]) -> Solution:
-        """Let IPOPT minimise the objective from a start."""
         staged, n = self.staged, self.staged.layout.n_v
         dense = ca.Sparsity.dense
         x, p, g = ("x", dense(n, 1)), ("p", dense(0, 1)), ("g", dense(self.rows.count, 1))
@@ -433,12 +424,10 @@ class _IpoptRun:
         gap = GAP if staged.integrated else _SHARP  # polynomials have no errors that would keep gaps open
         if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > gap:
             return False
-        with np.errstate(over="ignore", invalid="ignore"):
-            local = LocalProblem(staged, linear, regularisation=_REGULARISED)
-            if not local.finite:
-                return False
-            step = local.direction()
-        u = local.condensed.u
+        found = _stepped(staged, linear)
+        if found is None:
+            return False
+        u, step = found
         promised = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
         if step.decrease < RESCUE.closer * self.least:
             self.least, self.idle = step.decrease, 0
@@ -479,11 +468,10 @@ class _IpoptRun:
             linear = self.ledger.linearize(v)
             if not linear.ok:
                 return found
-            with np.errstate(over="ignore", invalid="ignore"):
-                local = LocalProblem(staged, linear, regularisation=_REGULARISED)
-                if not local.finite:
-                    return found
-                step = local.direction()
+            stepped = _stepped(staged, linear)
+            if stepped is None:
+                return found
+            step = stepped[1]
             bounds = step.bound_multipliers
             if small(staged, linear, step.decrease, RESCUE.noisy_decrease):
                 status = Status.CONVERGED
@@ -502,7 +490,6 @@ class _IpoptRun:
         )
 
     def _violations(self, v: Array) -> str:
-        """Name the worst violated constraints at v."""
         evaluation = self.ledger.evaluate(v)
         if not evaluation.ok:
             return ""
@@ -598,6 +585,13 @@ class _IpoptRun:
                     self.stopped = Status.STOPPED_BY_CALLBACK
         self.stopped = self.watch.cause or self.stopped
         return [float(self.stopped is not None or self._promises_nothing(v))]
+
+
+def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step] | None:
+    """Return the residuals of the condensed problem and Gauss and Newton's step; None where numbers overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        local = LocalProblem(staged, linear, regularisation=_REGULARISED)
+        return (local.condensed.u, local.direction()) if local.finite else None
 
 
 def _pattern(staged: StagedProblem, ledger: Ledger) -> tuple[Index, Index] | None:

@@ -170,7 +170,6 @@ def upper_factor(E: Array) -> Array:
 
 @cache
 def _upper(k: int, n: int) -> Array:
-    """Return a mask (k, n) of the upper triangle."""
     return np.triu(np.ones((k, n)))
 
 
@@ -198,7 +197,6 @@ def triangle(matrix: Array) -> Array:
 
 
 def _factor(M: Array) -> Array:
-    """Return R of every M = Q R."""
     return upper_factor(M) if M.ndim == 2 else cast("Array", np.linalg.qr(M, mode="r"))
 
 

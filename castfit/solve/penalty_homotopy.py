@@ -2,10 +2,9 @@
 
     Phi(v) = 1/2 sum_i |f_i r_i|^2 + rho/2 (|D gap|^2 + |D d|^2),      f_i = 1 / max(1, floor * signal_i)
 
-Weights are softened: no measurement counts as more accurate than a fraction `floor` of the mean measured value, since a
-few tiny standard deviations would dominate everything while the model is far off.  Equations are softened: trajectories
-may break, at a price rho in units of the states' magnitudes D^-1, so that data pull every stage to its place first.
-Growing rho and falling floors lead to the exact problem, where `castfit.solve.gauss_newton` takes over.
+No measurement counts as more accurate than a fraction `floor` of the mean measured value, and trajectories may break,
+at a price rho in units of the states' magnitudes D^-1.  Growing rho and falling floors lead to the exact problem, where
+`castfit.solve.gauss_newton` takes over (see docs/understand/homotopies.md).
 
 Either homotopy alone loses starts that both together keep.  Calcium, 60 starts in [0, 1]^11, 25 intervals, one pass
 through the stations: both 58; floors alone, with rho = 1 throughout, 55; rho alone, without floors, 49.

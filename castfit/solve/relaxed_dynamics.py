@@ -8,9 +8,8 @@ equations cost little, and the data pull the trajectories, these the parameters:
 while rho falls.  b are the weights of the collocation points, h_e the elements' lengths, T that of the experiment: the
 second term is T times an integral over time.  With integrated stages  T/h |gap|^2 / rho^2  stands for it.
 
-States are searched in z.  One that stays positive is z = log(x + floor), whatever its unit: an equation then costs
-what it errs by relative to the state.  With a free scale factor a state could shrink otherwise, and tiny defects
-reproduce any data.  One that changes sign is z = x / unit.
+States are searched in z: one that stays positive is z = log(x + floor), one that changes sign is z = x / unit.
+Why, says docs/understand/homotopies.md.
 
 A step is Levenberg's: damping mu on theta and 0.1 mu on z, nothing held but bounds, and the whole of it scaled so that
 no logarithm of a parameter moves by more than 2 and no z by more than 4.

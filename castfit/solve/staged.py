@@ -662,7 +662,6 @@ def _with_units(layout: Layout, linear: Linearization, scale: Array) -> Layout:
 
 
 def _power_of_ten(size: Array) -> Array:
-    """Round sizes to powers of ten, 1 where there is none."""
     good = np.isfinite(size) & (size > 0.0)
     return np.where(good, 10.0 ** np.round(np.log10(np.where(good, size, 1.0))), 1.0)
 

@@ -136,7 +136,6 @@ class LocalProblem:
 
     @cached_property
     def _unit(self) -> Array:
-        """One unit of the search for every unknown, (n_x,)."""
         return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
 
     def _arrow(self, tied: Mask) -> Arrow:
@@ -195,7 +194,6 @@ class LocalProblem:
 
     @cached_property
     def _eliminates(self) -> bool:
-        """Whether own unknowns are eliminated chain by chain."""
         return self.condensed.rows.own_count > FEW and not self._arrow(self._tied).trivial
 
     @cached_property
@@ -234,7 +232,6 @@ class LocalProblem:
         return np.flatnonzero(pinned)
 
     def _hold(self, tied: Mask) -> Hold:
-        """Find the singular directions of an arrow."""
         key = tied.tobytes()
         if key not in self._holds:
             condensed, of = self.condensed, self._arrow(tied)
@@ -324,7 +321,6 @@ class LocalProblem:
 
     @cached_property
     def _path(self) -> Index:
-        """Which path constraints are not padding."""
         lower, upper = self.staged.layout.path_limits
         return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
 

@@ -158,7 +158,6 @@ def _arranged(
 
 
 def _function(model: Model, parts: Sequence[MappedExpressions]) -> Buffered:
-    """Return the values and derivatives of all parts as one function of all their arguments."""
     known = _FUNCTIONS.get(model, lambda _: {})
     key = tuple(id(part.first) for part in parts)
     if key not in known:

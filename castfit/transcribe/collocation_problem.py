@@ -271,7 +271,6 @@ class CollocationProblem(TranscribedProblem):
         return tuple(c.link.natural(v[c.theta]) for c in self.problem.conditions)
 
     def _projected(self, v: Array) -> Array:
-        """Return v with what is eliminated at its optimum."""
         naturals = self._naturals(v)
         with np.errstate(all="ignore"):
             seen = (
@@ -449,7 +448,6 @@ def _scaled(
     theta: Array,
     magnitude: Array,
 ) -> list[Elements]:
-    """Scale each algebraic equation so that it has the unit of its algebraic state."""
     n_x = elements[0].n_x
     if magnitude.size == n_x:
         return list(elements)
@@ -482,7 +480,6 @@ def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layo
 
 
 def _pieces(slopes: LocalDerivatives) -> tuple[Array, Array]:
-    """Return the derivatives of the model's equations, and those of rows and constraints, to be looked through."""
     return slopes.flow, np.concatenate([slopes.rows, slopes.constraints], axis=2)
 
 

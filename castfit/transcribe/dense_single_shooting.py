@@ -206,7 +206,6 @@ class Lean:
 
     @np.errstate(all="ignore")
     def _steep(self, v: Array, at: _Reading) -> DenseRows | None:
-        """Differentiate."""
         slope = np.where(self._log, at.natural, 1.0)
         dy = self._links.slopes_at(at.by_n, slope)
         if dy is None:
@@ -235,7 +234,6 @@ class Lean:
     def _assembled(
         self, v: Array, at: _Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
     ) -> DenseRows | None:
-        """Apply the chain rule."""
         given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
         slopes = given.expressions.jacobian(self._times, at.x, at.z, at.y[self._of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(at.g[None, block.points], slopes[None, block.points]) for block in self._blocks]

@@ -103,7 +103,6 @@ def table(scheme: str, degree: int) -> Table:
 
 
 def _gauss(n: int) -> tuple[Array, Array]:
-    """Gauss-Legendre points and weights on [0, 1]."""
     x, weight = np.polynomial.legendre.leggauss(n)
     return 0.5 * (1.0 + x), 0.5 * weight
 

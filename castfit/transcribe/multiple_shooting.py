@@ -140,7 +140,6 @@ class MultipleShooting:
         )
 
     def _backward(self, posed: Posed) -> bool:
-        """Whether adjoint states are integrated."""
         if self.derivatives == "auto":
             possible = self.algebraic == "consistent" and is_one_of(self.intervals, "data")
             return possible and adjoint_pays(posed, self.integrator)

@@ -238,7 +238,6 @@ class _Checked:
 
 
 def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
-    """Return every experiment's elements at v."""
     found: list[_Checked] = []
     problem = staged.problem
     constrained = {s.name() for c in problem.constraints for s in ca.symvar(c.expression)}
@@ -284,5 +283,4 @@ def _newton(elements: Elements, equations: Equations, y: Array, p: Array) -> Arr
 
 
 def _or_infinite(errors: Array) -> Array:
-    """Take infinity for what could not be integrated."""
     return np.where(np.isfinite(errors), errors, np.inf)

@@ -431,7 +431,6 @@ class ShootingProblem(TranscribedProblem):
         return evaluation
 
     def _swept(self, v: Array) -> tuple[Evaluation, Sweep]:
-        """Return the evaluation at v with what integration found there."""
         self.evaluate(v)
         return self._memory[self._projection.key(v)]
 
@@ -511,7 +510,6 @@ class ShootingProblem(TranscribedProblem):
         return self._observed(sweep, self._naturals(at.v))
 
     def _observed(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Measured, Array]]:
-        """Yield what is observed at the points of a sweep, (K, M, n_g) per condition."""
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(c, natural.p, natural.e)
             yield c.measured, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
@@ -682,7 +680,6 @@ class ShootingProblem(TranscribedProblem):
     def _slopes(
         self, sweep: Sweep, naturals: list[Natural], directions: Sequence[Array] | None
     ) -> DirectionalDerivatives:
-        """Differentiate what a sweep found, forwards or backwards."""
         if not self._backward:
             return self._sensitivities(sweep, naturals)
         seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]

@@ -311,8 +311,6 @@ class _Mark:
 
 
 class _Divider:
-    """Makes one division."""
-
     def __init__(self, condition: Condition, edges: Array, e: Array, start: float, end: float, *, starts: bool) -> None:
         self.condition, self.schedule, self.start, self.end = condition, condition.schedule, start, end
         self.starts = starts
@@ -359,7 +357,6 @@ class _Divider:
         return self._assemble(marks, np.array(found).reshape(-1, 4), tuple(absent))
 
     def _e(self) -> Array:
-        """Return e with the times that are used here."""
         e = np.zeros(self.n_e)
         e[self.schedule.rows] = self.times
         return e

@@ -165,7 +165,6 @@ def _table_times(condition: Condition) -> Array:
 
 
 def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
-    """Read trajectories given by hand."""
     names = [c.name for c in problem.conditions]
     mistakes: list[str] = []
     given = named("states", states, mistakes)
@@ -190,7 +189,6 @@ def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Ar
 
 
 def _curve(value: Any) -> tuple[Array, Array] | None:
-    """Read (times, values)."""
     if not isinstance(value, (tuple, list)) or len(cast("Sequence[Any]", value)) != 2:
         return None
     t, y = (reals(part) for part in cast("Sequence[Any]", value))

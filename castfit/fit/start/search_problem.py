@@ -170,7 +170,6 @@ def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
 
 
 def _searched(posed: Posed) -> Posed:
-    """Return the problem that a search sees in the place of another one."""
     return posed if posed.least_squares else surrogate(posed)
 
 

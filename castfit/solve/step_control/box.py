@@ -2,14 +2,10 @@
 
     minimise   1/2 |u + E x|^2 + 1/2 ridge |x / d|^2      within the bounds and  |x_j| <= Delta d_j
 
-d_j is one unit of the search: an e-fold of a quantity on logarithmic scale, else the width of its bounds or its
-magnitude (`castfit.solve.subproblem.units_of_search`).  Where Gauss and Newton's step would carry a parameter over
-twenty decades along a direction that data hardly see, this one goes Delta units, and no farther; nothing has to be
-held, and no column is scaled up.  The minimum is found exactly: ends of inexact ones look like optima.  What is
-compared with the promised decrease is the cost itself, with unknown sigmas at their best in every trial.
-
-A step counts as good if it falls below the *worst* of the last accepted costs (Grippo, Lampariello and Lucidi 1986):
-floors of curved valleys are followed in longer steps than a cost that must always fall allows.
+d_j is one unit of the search (`castfit.solve.subproblem.units_of_search`).  The minimum is found exactly; what is
+compared with the promised decrease is the cost itself, with unknown sigmas at their best in every trial.  A step counts
+as good if it falls below the *worst* of the last accepted costs (Grippo, Lampariello and Lucidi 1986).  Why, says
+docs/understand/box.md.
 """
 
 from __future__ import annotations
@@ -91,5 +87,4 @@ class Box(StepControl):
 
 
 def _remembered(memory: Mapping[str, float]) -> list[float]:
-    """Return the costs of the points before this one, the last first."""
     return [cost for name, cost in sorted(memory.items()) if name.startswith("cost ")]
