@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
 _SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
+_HALVINGS = 6
 _AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
@@ -258,7 +259,14 @@ class GaussNewton:
         if full is not None and search.ledger.linearize(full.v).ok:
             advance = Advance(full, 1.0, search.memory)
         else:
-            advance = _shortened(search, rule.advance(search))
+            advance = rule.advance(search)
+            for _ in range(_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
+                if advance.to is None or search.ledger.linearize(advance.to.v).ok:
+                    break
+                half = search.trial(0.5 * (advance.to.v - linear.v))
+                advance = replace(advance, to=half if half.ok else None, damping=0.5 * advance.damping)
+            else:
+                advance = replace(advance, to=None)
         length = search.norm(step.dv)
         circling = (
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
@@ -386,16 +394,6 @@ def _closing_in(
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else progress.closest
     astray = progress.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
     return replace(progress, idle=0 if closer else progress.idle + 1, closest=closest, astray=astray)
-
-
-def _shortened(search: LineSearch, advance: Advance) -> Advance:
-    """Shorten a step to a point whose sensitivities cannot be integrated; it would be a dead end."""
-    for _ in range(6):
-        if advance.to is None or search.ledger.linearize(advance.to.v).ok:
-            return advance
-        half = search.trial(0.5 * (advance.to.v - search.at.v))
-        advance = replace(advance, to=half if half.ok else None, damping=0.5 * advance.damping)
-    return replace(advance, to=None)
 
 
 def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
