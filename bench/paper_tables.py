@@ -181,7 +181,7 @@ def run_table(
             found = compare(
                 benchmark.problem,
                 _chosen(names, benchmark, table.tolerance if tolerance is None else tolerance),
-                starts=own or drawn_starts(benchmark, count, seed or 0),
+                starts=own or drawn_starts(benchmark.draw_start, count, seed or 0),
                 reference=_optimum(benchmark),
                 workers=workers,
                 fit_max_time=max_time,

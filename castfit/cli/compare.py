@@ -36,7 +36,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         found = castfit.compare(
             source.problem,
             methods,
-            starts=drawn_starts(source, starts, seed),
+            starts=drawn_starts(source.draw_start, starts, seed),
             reference=None if source.reference is None else source.reference.objective,
             **keywords(arguments, "workers", "max_time", "fit_max_time"),
             callback=teller(source.name, starts * len(methods), show),

@@ -27,8 +27,8 @@ from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.search import Here, PopulationOptimum, minimise
 from castfit.drive.population.spec import Population
 from castfit.drive.run.checkpoint import Checkpoint, described, run_header
+from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.reporting import reporter
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.distributed import lanes_divided
 from castfit.problem.fingerprint import digest, fingerprint

@@ -1,11 +1,11 @@
-"""The loop of a run of many fits: tasks go out, outcomes come in, and something may end it early."""
+"""The loop of a run of many fits: tasks go out, outcomes come in, the user is told, something may end it early."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 
 from castfit._support.arguments import text
 from castfit._support.process_pool import Outcomes, Pool, Task
-from castfit._support.progress_line import time_left
+from castfit._support.progress_line import live, time_left
 from castfit._support.status import Status
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.reporting import Reporter, is_tenth, reporter
 from castfit.drive.run.run_result import Answer
 from castfit.result.result import Result
 
@@ -44,7 +43,7 @@ class RunSession:
 
     run: RunOptions
     pool: Pool
-    report: Reporter
+    report: Callable[..., None]
 
     def outcomes(self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf) -> Outcomes:
         """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.Pool.run`."""
@@ -61,6 +60,37 @@ class RunSession:
         """Report, and tell the callback; return whether that asks to stop."""
         self.report(state, last, milestone=milestone)
         return self.run.wants_end(now)
+
+
+@contextmanager
+def reporter(verbose: int) -> Generator[Callable[..., None], None, None]:
+    """Yield a function that shows how far a run is: never (0), by its state (1), or by everything that was done (2).
+
+    It takes the state of the run, what was done last, and whether that is a milestone: worth a line in a file.  On a
+    terminal the state is rewritten in place.
+    """
+    if not verbose:
+        yield lambda state, last="", *, milestone=False: None
+        return
+    from rich.console import Console
+
+    lines = Console(highlight=False, markup=False, soft_wrap=True)
+    with live() if verbose == 1 else nullcontext() as show:
+
+        def report(state: str, last: str = "", *, milestone: bool = False) -> None:
+            if verbose == 2 and last:
+                lines.print(last)
+            elif verbose == 1 and show is not None:
+                show(state)
+            elif verbose == 1 and milestone:
+                lines.print(state)
+
+        yield report
+
+
+def is_tenth(finished: int, total: int) -> bool:
+    """Whether another tenth of a run has just been finished."""
+    return 10 * finished // total > 10 * (finished - 1) // total
 
 
 @contextmanager

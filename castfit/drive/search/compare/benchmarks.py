@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,15 +16,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str], object]  # told what is being done
 
 
-class DrawsStarts(Protocol):
-    """What starts can be drawn for, as for a `Benchmark`."""
-
-    @property
-    def draw_start(self) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
-        """Draw a start."""
-        ...
-
-
 def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
     """Return the keyword arguments that a benchmark recommends for each transcription."""
     states = {"states": benchmark.start_strategy}
@@ -32,9 +23,11 @@ def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
     return {kind: {**({} if kind == "single" else states), **own.get(kind, {})} for kind in TRANSCRIPTIONS}
 
 
-def drawn_starts(benchmark: DrawsStarts, count: int, seed: int) -> list[dict[str, float]]:
+def drawn_starts(
+    draw: Callable[[np.random.Generator], Mapping[str, float]], count: int, seed: int
+) -> list[dict[str, float]]:
     """Draw starts, each from a random stream of its own."""
-    return [dict(benchmark.draw_start(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
+    return [dict(draw(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
 
 
 def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:

@@ -33,6 +33,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_within, option_mistakes, reals, text
 from castfit._support.arrays import Array
 from castfit._support.status import Status, check, suggest
+from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.incremental.hills import LOOKS, lower_point
 from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
@@ -175,10 +176,10 @@ def incremental(
             "confidence_level": confidence_level,
             "verbose": max(verbose - 1, 0),
         },
-        _say if verbose else None,
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    result, solved = driver.run(HorizonEstimate(theta, driver.user, -np.inf))
+    with reporter(2 if verbose else 0) as report:
+        result, solved = driver.run(HorizonEstimate(theta, driver.user, -np.inf), report)
     return IncrementalResult(result, solved, run.seconds)
 
 
@@ -223,7 +224,6 @@ class _Driver:
     fallback: bool
     deadline: float
     options: dict[str, Any]
-    say: Callable[[str], None] | None
 
     @property
     def posed(self) -> Posed:
@@ -235,7 +235,7 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def run(self, known: HorizonEstimate) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, known: HorizonEstimate, report: Callable[..., None]) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
         horizons: tuple[Horizon, ...] = ()
         target = self.next_horizon(known)
@@ -247,7 +247,7 @@ class _Driver:
                 unstable = attempt.result.status is Status.UNRESOLVABLE  # on longer horizons all the more
                 nearer = self.nearer_horizon(attempt, known, horizons)
                 if nearer is not None:
-                    horizons = (*horizons, self.record(replace(attempt, fallback="shorter step")))
+                    horizons = (*horizons, self.record(replace(attempt, fallback="shorter step"), report))
                     target = nearer
                     continue
                 attempt = self.elsewhere(attempt, known)
@@ -255,7 +255,7 @@ class _Driver:
                 if not stopped and not attempt.plausible:
                     attempt = self.rescue(attempt, known)
                     stopped = attempt.result.status in _STOPPED
-            horizons = (*horizons, self.record(attempt))
+            horizons = (*horizons, self.record(attempt, report))
             if target >= end(self.posed):
                 return attempt.result.answering(self.problem), horizons
             if stopped:
@@ -387,7 +387,7 @@ class _Driver:
             there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
         return there.ended(result.status, result.message).answering(self.problem)
 
-    def record(self, attempt: _Attempt) -> Horizon:
+    def record(self, attempt: _Attempt, report: Callable[..., None]) -> Horizon:
         """Return what is kept of a horizon, and tell the user if he wants to know."""
         result, problem = attempt.result, self.posed
         deviations = standard_deviations(result, attempt.accuracy)[0]
@@ -408,12 +408,12 @@ class _Driver:
             status=result.status,
             fallback=attempt.fallback,
         )
-        if self.say is not None:
-            then = f", {record.fallback}" if record.fallback else ""
-            self.say(
-                f"until {record.horizon:g}: {record.status.value} after {record.iterations} iterations, "
-                f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}"
-            )
+        then = f", {record.fallback}" if record.fallback else ""
+        report(
+            "",
+            f"until {record.horizon:g}: {record.status.value} after {record.iterations} iterations, "
+            f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}",
+        )
         return record
 
 
@@ -434,13 +434,6 @@ def coarsened(part: _Part) -> _Part:
     if isinstance(tolerance, float):
         changes["tolerance"] = max(_COARSE_SOLUTION, tolerance)
     return cast("_Part", replace(cast("Any", part), **changes))
-
-
-def _say(line: str) -> None:
-    """Print a line of progress; only called when the user asked for it."""
-    from rich.console import Console
-
-    Console(highlight=False, markup=False, soft_wrap=True).print(line)
 
 
 def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:

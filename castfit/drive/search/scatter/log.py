@@ -104,7 +104,7 @@ class SearchLog(LogRecord):
         spent = sum(found.evaluations.values())
         self.simulations += spent
         self.sweeps += found.evaluations["jacobians"]
-        self.failures += found.failures
+        self.failures.update(found.result.failures)
         end = found.path[-1]
         values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
         status = "joined" if found.joined else found.result.status.value

@@ -21,7 +21,6 @@ from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.loop import session_of
 from castfit.drive.run.optima import Merit
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.reporting import is_round
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.scatter.bounds import SearchBounds, box_of, restated
 from castfit.drive.search.scatter.log import Halt, SearchLog
@@ -224,7 +223,7 @@ def scatter_search(
                 new = {} if log.result is saved else {"result": log.result}
                 if file is not None and file.append({"state": state, "book": log.record(), **new}):
                     saved = log.result
-                if session.told(now(), now().sentence, now().sentence, milestone=is_round(now().generation)):
+                if session.told(now(), now().sentence, now().sentence, milestone=_is_round(now().generation)):
                     raise Halt(STOPS[Status.STOPPED_BY_CALLBACK])
         except Halt as halt:
             reason = str(halt)
@@ -263,6 +262,11 @@ def _resumed(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchStat
         return None
     log.restore(last["book"], rebuilt(Result | None, last.get("result")))
     return rebuilt(SearchState, last["state"])
+
+
+def _is_round(number: int) -> bool:
+    """Whether a number is 0, 1, 2, 5, 10, 20, 50, ..., of which a run without known end tells."""
+    return number == 0 or f"{number}".rstrip("0") in ("1", "2", "5")
 
 
 def _generations(state: SearchState | None) -> int:

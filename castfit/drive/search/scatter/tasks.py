@@ -116,7 +116,6 @@ class Searched:
     path: Array
     f: float
     evaluations: Counter[str]
-    failures: Counter[str]
     result: Result
     joined: bool
 
@@ -198,5 +197,4 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
     path = np.array([*begun, *watch.points, work.box.cube(result.theta)])
     joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
     f = f if np.isfinite(f) else np.inf
-    counted = Counter(result.failures)
-    return Searched(thinned(path), f, evaluations, counted, replace(result, problem=None), joined)
+    return Searched(thinned(path), f, evaluations, replace(result, problem=None), joined)
