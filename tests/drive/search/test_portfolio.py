@@ -18,9 +18,18 @@ from castfit import cli
 from castfit._bench.ablation import INGREDIENTS, run_ablation
 from castfit._bench.table import collected
 from castfit.drive.search.portfolio import search, strategies
-from castfit.drive.search.portfolio.allocation import PortfolioOptions, PortfolioState, Tried, next_round, shares
+from castfit.drive.search.portfolio.allocation import (
+    FamilyHead,
+    PortfolioOptions,
+    PortfolioState,
+    Tried,
+    chosen,
+    joined,
+    moved,
+    next_round,
+    shares,
+)
 from castfit.drive.search.portfolio.limits import Field, search_field
-from castfit.drive.search.portfolio.perturbation import FamilyHead, chosen, joined, moved
 from castfit.drive.search.portfolio.portfolio import suiting
 from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, MOVED, WAYS, Order, Outcome, candidate
 from castfit.fit.start import local_search

@@ -18,6 +18,13 @@ fit has to wait for its share, as incremental single shooting has everywhere.
 
 A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
 the lowest one is followed, a few rounds at a time, with a part of the work.
+
+A candidate from a start of its own founds a family.  What a move makes of its head goes down, and takes its place if it
+ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley, from
+one floor to the next.  A move shifts all coordinates by 10^U(-2, 0.3) units of the search times a normal deviate.
+Mostly one of the three best families is moved: one alone would be tried in vain where it cannot get any lower.  To draw
+some coordinates anew, to cross two heads, and Storn and Price's differences of two others (1997) found nothing sooner
+on any model of which it was measured (docs/compared/measured.md).
 """
 
 from __future__ import annotations
@@ -29,13 +36,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.drive.search.portfolio.limits import Field
-from castfit.drive.search.portfolio.perturbation import FAMILIES, FamilyHead, chosen, joined, moved
 from castfit.drive.search.portfolio.strategies import EXCHANGED, FOLLOW, MOVED, OPEN, SAME, WHOLE, Order, Outcome
 from castfit.fit.start.local_search import ACCURATE, POLISHING, work_of
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
+FAMILIES = 3  # the best ones are moved
+_POOL = 15  # families that are kept
+_OTHERS = 0.2  # how often it is any of the pool that is moved
+_NEAR = 1e-3  # root mean square distance, in widths of the limits
+_ALIKE = 0.1  # of costs, in the logarithm of a likelihood
 _FLOOR = 0.1  # of the work, divided evenly
 _STEADY = {"box": 0.3, MOVED: 0.3}  # of the work
 _STEADIER = {"box": 0.3, MOVED: 0.45}
@@ -71,6 +82,18 @@ class PortfolioOptions:
     step_control: str = "box"
     doubt: bool = True
     per_round: int = 4
+
+
+@dataclass(frozen=True)
+class FamilyHead:
+    """The head of a family.
+
+    family : the candidate that founded it
+    """
+
+    theta: Array
+    cost: float
+    family: int = 0
 
 
 @dataclass(frozen=True)
@@ -312,3 +335,28 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
     often = share / one
     return np.asarray(often / often.sum(), dtype=float)
+
+
+def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field) -> tuple[FamilyHead, ...]:
+    """Return the pool with a member more, the best first; of those that are alike only the better one stays."""
+    if not np.isfinite(new.cost):
+        return tuple(pool)
+    width = np.where(field.upper > field.lower, field.upper - field.lower, 1.0)
+    out: list[FamilyHead] = []
+    for member in sorted((*pool, new), key=lambda m: m.cost):
+        near = (float(np.sqrt(np.mean(((member.theta - m.theta) / width) ** 2))) < _NEAR for m in out)
+        alike = (abs(member.cost - m.cost) < _ALIKE or member.family == m.family for m in out)
+        if not any(near) and not any(alike):
+            out.append(member)
+    return tuple(out[:_POOL])
+
+
+def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:
+    """Choose the head that is moved, mostly of the best families; the pool is sorted."""
+    return pool[int(rng.integers(len(pool) if rng.random() < _OTHERS else min(families, len(pool))))]
+
+
+def moved(head: Array, field: Field, rng: np.random.Generator) -> Array:
+    """Shift all coordinates by normal deviates."""
+    size = 10 ** rng.uniform(-2.0, 0.3)
+    return field.inside(head + size * field.unit * rng.standard_normal(head.size))

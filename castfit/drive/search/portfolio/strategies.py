@@ -8,7 +8,7 @@ The ways differ in what leads from the best draw to where the local fit begins:
     box          nothing
     growing      ever longer horizons in the box (castfit.fit.start.local_search)
     soft         constant states and soft equations (castfit.fit.start.soft_start)
-    moved        a head of the pool, moved (castfit.drive.search.portfolio.perturbation), in the place of draws
+    moved        a head of the pool, moved (castfit.drive.search.portfolio.allocation), in the place of draws
 
 Two more are drivers of their own, and end at full accuracy as the default fit does:
 
