@@ -119,20 +119,13 @@ class Crew:
             elif isinstance(found, Lost) and found.cause == "not_run":
                 raise InputError("workers", [found.message])
             else:
-                out[k] = Lost("error", found.text) if isinstance(found, _Wrong) else found
+                out[k] = found
         return out
 
 
 @dataclass(frozen=True)
 class _Unknown:
     """What was asked for is not kept here."""
-
-
-@dataclass(frozen=True)
-class _Wrong:
-    """An error, in words."""
-
-    text: str
 
 
 class _Kept(threading.local):  # CasADi's functions are not shared between threads
@@ -161,7 +154,7 @@ def _call(key: str, method: str, arguments: tuple[Any, ...], given: tuple[Callab
     except InputError as error:
         return error
     except Exception as error:
-        return _Wrong(f"{type(error).__name__}: {error}")
+        return Lost("error", f"{type(error).__name__}: {error}")
 
 
 def _pieces(size: int, count: int) -> list[tuple[int, int]]:

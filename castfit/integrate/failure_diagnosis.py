@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -13,9 +13,7 @@ from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.integrate.lanes import Trajectories
-    from castfit.integrate.options import IntegratorOptions
-
+    from castfit.integrate.integrator import Integrator
 
 PROBE_STEPS = 300  # together with the number of tries, this bounds the work
 _TRIES = 60
@@ -45,21 +43,7 @@ _REMEDY = (
 )
 
 
-class Integrates(Protocol):
-    """What this module needs of an integrator."""
-
-    graph: ca.Function
-    method: str
-    options: IntegratorOptions
-    state_names: tuple[str, ...]
-    algebraic_names: tuple[str, ...]
-
-    def values(self, lanes: Lanes) -> Trajectories:
-        """Integrate all lanes."""
-        ...
-
-
-def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrates) -> tuple[str, str]:
+def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrator) -> tuple[str, str]:
     """Return cause and detail of a failure from CasADi's error and the lines it printed."""
     printed = "\n".join(log)
     found = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
@@ -77,7 +61,7 @@ def diagnose(error: str, log: list[str], start: float, duration: float, integrat
     return cause, ", ".join(details) or REASONS.get(cause, error.splitlines()[-1])
 
 
-def locate(probe: Integrates, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
+def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
     """March over the lane's grid intervals, then in ever shorter pieces up to where integration stops.
 
     probe : integrates over one interval (its grid is [1]) with at most `PROBE_STEPS` steps
@@ -97,7 +81,7 @@ def locate(probe: Integrates, lane: Lanes, grid: Array, failure: LaneFailure) ->
     return _explain(probe, stop, failure)
 
 
-def _creep(probe: Integrates, interval: Lanes, tries: int) -> tuple[Lanes, int]:
+def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
     begin, width = interval.start, interval.duration
     here, piece = interval, width
@@ -114,7 +98,7 @@ def _creep(probe: Integrates, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     return replace(here, duration=np.zeros(1), u=u), tries
 
 
-def _explain(probe: Integrates, stop: Lanes, failure: LaneFailure) -> Stop:
+def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
     """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
     time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))

@@ -151,22 +151,16 @@ class Integrator:
 
     def values(self, lanes: Lanes) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one."""
-        by = self._crew(lanes)
-        if by is not None:
-            spans = [] if self._stepping is not None else self._spans(lanes)
+        by, spans = self._crew(lanes), self._spans(lanes)
+        if by is None:
+            with self._resting():
+                found = self.values_over(lanes, spans)
+        else:
             shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
             found = self._divided(
                 by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
             )
-        elif self._stepping is not None:
-            found, _ = self._stepped(self._stepping, lanes, {})
-        else:
-            with _resting():
-                found = self._by_spans(lanes, self._spans(lanes))
-        lost = self._rescuable(found.failures)
-        if not lost:
-            return found
-        return _with_rescued(found, lost, self._rescuer.values(lanes[lost]))
+        return _with_rescued(found, self._rescuable(found.failures), lambda lost: self._rescuer.values(lanes[lost]))
 
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
@@ -204,6 +198,11 @@ class Integrator:
             return None
         return by
 
+    def _resting(self) -> AbstractContextManager[None]:
+        """Return a context for what is integrated here although processes might."""
+        by = crew()
+        return nullcontext() if by is None or self._stepping is not None else by.resting()
+
     def _divided(
         self,
         by: Crew,
@@ -215,8 +214,8 @@ class Integrator:
     ) -> _Found:
         """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
         if not self._sent:
-            options = replace(self.options, method=self.method)  # elsewhere "auto" may be another one
-            self._sent.append(held(_Family, self.graph, self.state_names, self.algebraic_names, options))
+            # Elsewhere "auto" may be another method.
+            self._sent.append(held(_Family, self._twin(self.grid, replace(self.options, method=self.method))))
         parts = by.shares(size)
         found = by.run([RemoteCall(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
@@ -324,32 +323,24 @@ class Integrator:
         spans (2, L, n_d) : The derivatives of start and duration.  Outputs stay where they are relative to them; inputs
             that vary do not, so lanes that move must have one interval where there are any.
         """
-        mine, by = _without_rescued(at), self._crew(lanes)
+        mine, by, runs = _without_rescued(at), self._crew(lanes), self._spans(lanes)
         moved = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
         moves = bool(moved.any())
-        if by is not None:
-            runs = [] if self._stepping is not None else self._spans(lanes)
 
-            def share(part: slice) -> tuple[Any, ...]:
-                return lanes[part], mine[range(part.start, part.stop)], dx0[part], dp[part], moved[:, part], moves, runs
+        def share(part: slice) -> tuple[Any, ...]:
+            return lanes[part], mine[range(part.start, part.stop)], dx0[part], dp[part], moved[:, part], moves, runs
 
+        def again(lost: list[int]) -> Sensitivities:
+            some, by = lanes[lost], self._rescuer
+            return by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost])
+
+        if by is None:
+            with self._resting():
+                found = self.sensitivities_over(lanes, mine, dx0, dp, moved, moves, runs)
+        else:
             shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
             found = self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
-        elif self._stepping is not None and dx0.shape[2]:
-            failures = {failure.lane: failure for failure in mine.failures}
-            seeds = dx0, dp, moved if moves else None
-            _, slopes = self._stepped(self._stepping, lanes, failures, seeds, mine.kept)
-            assert slopes is not None
-            found = slopes
-        else:
-            with _resting():
-                runs = [] if self._stepping is not None else self._spans(lanes)
-                found = self._slopes_by_spans(lanes, mine, dx0, dp, moved, runs)
-        lost = self._lost(at, found.failures)
-        if not lost:
-            return found
-        some, by = lanes[lost], self._rescuer
-        return _with_rescued(found, lost, by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost]))
+        return _with_rescued(found, self._lost(at, found.failures), again)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return what `values` and `sensitivities` do, where the method can by one integration."""
@@ -363,7 +354,7 @@ class Integrator:
             return found, slopes
         again, moved = self._rescuer.differentiated(lanes[lost], dx0[lost], dp[lost])
         again = replace(again, failures=moved.failures)
-        return _with_rescued(found, lost, again), _with_rescued(slopes, lost, moved)
+        return _with_rescued(found, lost, lambda _: again), _with_rescued(slopes, lost, lambda _: moved)
 
     def sensitivities_over(
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, moves: bool, runs: list[slice]
@@ -397,7 +388,7 @@ class Integrator:
                     "x0": begin.x[:, None] / x_unit,
                     "p": np.hstack([self._arguments(lanes, span), self._units(lanes, begin, z)])[:, None],
                     "fwd_x0": dx_begin.transpose(0, 2, 1) / x_unit,
-                    **self._parameter_seeds(lanes, span, dp_, d_start, d_duration),
+                    "fwd_p": self._parameter_seeds(lanes, span, dp_, d_start, d_duration),
                 }
                 if self.n_z or self.n_u:  # what was given to the function before stays there
                     begins = d_start + self._edges[span.start] * d_duration
@@ -427,27 +418,25 @@ class Integrator:
         if self.method == "esdirk":  # which has no adjoint of its own
             by = self._rescuer
             return by.adjoint(lanes, by.values(lanes), seeds)
-        found = self._adjoint(lanes, _without_rescued(at), seeds)
-        lost = self._lost(at, found.failures)
-        if not lost:
-            return found
-        some, by = lanes[lost], self._rescuer
-        return _with_rescued(found, lost, by.adjoint(some, by.values(some), seeds[lost]))
-
-    def _adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
         alone = self.method == "idas" and self.n_z > 0
         by, spans = self._crew(lanes), self._every_interval() if alone else self._spans(lanes)
-        if by is None:
-            with _resting():
-                return self.adjoint_over(lanes, at, seeds, spans)
+        mine, n_a = _without_rescued(at), seeds.shape[1]
 
         def share(part: slice) -> tuple[Any, ...]:
-            return lanes[part], at[range(part.start, part.stop)], seeds[part], spans
+            return lanes[part], mine[range(part.start, part.stop)], seeds[part], spans
 
-        n_a = seeds.shape[1]
-        shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
-        return self._divided(by, "adjoint_over", lanes.size, share, Adjoints, shapes)
+        def again(lost: list[int]) -> Adjoints:
+            some, by = lanes[lost], self._rescuer
+            return by.adjoint(some, by.values(some), seeds[lost])
+
+        if by is None:
+            with self._resting():
+                found = self.adjoint_over(lanes, mine, seeds, spans)
+        else:
+            shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
+            found = self._divided(by, "adjoint_over", lanes.size, share, Adjoints, shapes)
+        return _with_rescued(found, self._lost(at, found.failures), again)
 
     def adjoint_over(self, lanes: Lanes, at: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
@@ -606,8 +595,7 @@ class Integrator:
     ) -> dict[str, Array]:
         """Evaluate a CasADi function lane by lane: arrays (L, columns, rows), NaN where it failed or was skipped."""
         call = self._buffered(kind, n_d, self._relative(span))
-        left, right = self._edges[span.start], self._edges[span.stop]
-        start, duration = lanes.start + lanes.duration * left, lanes.duration * (right - left)
+        start, duration = self._arguments(lanes, span)[:, self.n_p :].T
         batch = given | ({"u": self._controls(lanes, span)} if self.n_u else {})
         batch = {name: array for name, array in batch.items() if name in call.arguments}
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
@@ -666,15 +654,13 @@ class Integrator:
         found: Any = self.graph.map(at.t.size)(at.t[None], at.x.T, z.T, at.p.T, at.u.T)
         return np.asarray(found[0], dtype=float).T
 
-    def _parameter_seeds(
-        self, lanes: Lanes, span: slice, dp: Array, d_start: Array, d_duration: Array
-    ) -> dict[str, Array]:
+    def _parameter_seeds(self, lanes: Lanes, span: slice, dp: Array, d_start: Array, d_duration: Array) -> Array:
         """Return how parameters, start and duration of a span move, units staying, (L, n_d, rows)."""
         out = np.zeros((lanes.size, dp.shape[2], self.n_p + 2 + self.n_x + 2 * self.n_z))
         out[:, :, : self.n_p] = dp.transpose(0, 2, 1)
         left, right = self._edges[span.start], self._edges[span.stop]
         out[:, :, self.n_p], out[:, :, self.n_p + 1] = d_start + left * d_duration, (right - left) * d_duration
-        return {"fwd_p": out}
+        return out
 
     def _control_seeds(self, du: Array, span: slice, n_d: int) -> Array:
         """Return how controls move, (L, n_d * intervals, 1 + 4 n_u), where the beginning of a span's first one does.
@@ -699,7 +685,10 @@ class Integrator:
 
         SUNDIALS must start anew where an input or one of its derivatives jumps, and CasADi does not see to it: CVODES
         keeps its history, IDAS its algebraic states, and the step fails where the jump is large.  So there a run ends.
+        The compiled method sees to it by itself, and has no runs.
         """
+        if self._stepping is not None:
+            return []
         n = self._edges.size - 1
         ends = self._ends
         if self.method in SUNDIALS and self.n_u and n > 1:
@@ -776,28 +765,18 @@ class Integrator:
 
 
 class _Family:
-    """The integrators of one system as workers keep them, over the grids that they are asked for."""
+    """An integrator as workers keep it, and those of the same system over other grids that they are asked for."""
 
-    def __init__(
-        self, graph: ca.Function, states: tuple[str, ...], algebraic: tuple[str, ...], options: IntegratorOptions
-    ) -> None:
-        self._of = (graph, states, algebraic), options
-        self._known: dict[bytes, Integrator] = {}
-
-    def _over(self, grid: Array) -> Integrator:
-        key = grid.tobytes()
-        if key not in self._known:
-            if self._known:
-                self._known[key] = next(iter(self._known.values())).on(grid)
-            else:
-                names, options = self._of
-                self._known[key] = integrator = Integrator.__new__(Integrator)
-                integrator.__setstate__((*names, grid, options))
-        return self._known[key]
+    def __init__(self, first: Integrator) -> None:
+        self._known = {first.grid.tobytes(): first}
+        self._first = first
 
     def call(self, grid: Array, method: str, *arguments: Any) -> Any:
         """Call a method of the integrator over a grid."""
-        return getattr(self._over(grid), method)(*arguments)
+        key = grid.tobytes()
+        if key not in self._known:
+            self._known[key] = self._first.on(grid)
+        return getattr(self._known[key], method)(*arguments)
 
 
 def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array:
@@ -819,23 +798,20 @@ def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
     return np.where((size > 0.0) & np.isfinite(size), 1.0 / np.where(size > 0.0, size, 1.0), 1.0)
 
 
-def _resting() -> AbstractContextManager[None]:
-    """Return a context for what is integrated here although there may be a crew."""
-    by = crew()
-    return nullcontext() if by is None else by.resting()
-
-
 def _without_rescued(at: Trajectories) -> Trajectories:
     """Count lanes that another integrator has integrated among those that failed."""
     rescued = (LaneFailure(lane, "rescued", "") for lane in at.rescued)
     return replace(at, failures=(*at.failures, *rescued)) if at.rescued else at
 
 
-def _with_rescued(found: _Found, lost: list[int], again: _Found) -> _Found:
-    """Return what was found with what was found `again` of the lanes that were lost.
+def _with_rescued(found: _Found, lost: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
+    """Return what was found with what a rescue finds of the lanes that were lost, if any.
 
     A failure that remains keeps its first reason: it is the better explained one.
     """
+    if not lost:
+        return found
+    again = rescue(lost)
     arrays: dict[str, Any] = {n: part.copy() for n, part in vars(found).items() if isinstance(part, np.ndarray)}
     for name, part in arrays.items():
         part[lost] = getattr(again, name)

@@ -18,14 +18,13 @@ The models of the library and of PEtab's collection take 0.05 ... 0.3 (castfit b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
+from numbers import Real
 from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, real, text
+from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, text
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.integrate.esdirk import elimination
@@ -104,30 +103,18 @@ class IntegratorOptions:
         ]
         mistakes += [
             f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
-            for name, value, upper in (
-                ("relative_tolerance", self.relative_tolerance, 0.1),
-                ("absolute_tolerance", self.absolute_tolerance, np.inf),
-            )
-            if not _is_between(value, upper)
+            for name, upper in (("relative_tolerance", 0.1), ("absolute_tolerance", np.inf))
+            if not (isinstance(value := getattr(self, name), Real) and is_within(value, 0.0, upper, strictly=True))
         ]
         mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [
             f"{name} is {text(value)}; it must be a positive integer"
-            for name, value in (("max_steps", self.max_steps), ("elements", self.elements))
-            if not _is_count(value)
+            for name in ("max_steps", "elements")
+            if not is_count(value := getattr(self, name), 1)
         ]
         if (self.method, self.compile) == ("collocation", "always"):
             mistakes.append("compile is 'always', but 'collocation' spends its time elsewhere; use 'never' or 'auto'")
         check("IntegratorOptions", mistakes)
-
-
-def _is_between(value: Any, upper: float) -> bool:
-    number = real(value)
-    return isinstance(value, Real) and number is not None and 0.0 < number < upper
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and int(value) > 0
 
 
 def method_of(options: IntegratorOptions, n_x: int, n_z: int, graph: ca.Function | None = None) -> str:

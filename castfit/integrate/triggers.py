@@ -329,12 +329,15 @@ def _search(
 
     g0, rate0, g1, rate1 are the difference and its rate at both ends.
     """
-    if sign == 0.0:
-        return None if g1 == 0.0 else _leaving(along, right, float(np.sign(g1)))
 
     def value(s: float) -> float:
         return along(s)[0]
 
+    if sign == 0.0:
+        if g1 == 0.0:
+            return None
+        low, high, after = _border(value, 0.0, right, float(np.sign(g1)), lambda g: g == 0.0)
+        return (0.0 if low == 0.0 else high), after
     if sign * g1 > 0:
         if not (sign * rate0 < 0 < sign * rate1):
             return None
@@ -348,34 +351,25 @@ def _search(
         if low == right:
             return 0.0, -sign
     if g1 == 0.0:
-        return _arriving(value, low, right, sign)
+        return _border(value, low, right, 0.0, lambda g: sign * g > 0)[1:]  # it leaves its sign as by a jump
     if sign * value(right) >= 0:  # integrated by itself this step ends before zero, by less than its errors
         return right, -sign
     root: Any = brentq(value, low, right, xtol=_TINY * right)
     return float(root), -sign
 
 
-def _arriving(value: Callable[[float], float], low: float, right: float, sign: float) -> tuple[float, float]:
-    """Return where a difference that is zero at right leaves its sign, as by a jump, and its sign there."""
-    high, after = right, 0.0
+def _border(
+    value: Callable[[float], float], low: float, high: float, after: float, before: Callable[[float], bool]
+) -> tuple[float, float, float]:
+    """Return places next to each other where a difference is still, and no longer, as `before`; and its sign then.
+
+    It has the sign `after` at high.
+    """
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         g = value(middle)
-        low, high, after = (middle, high, after) if sign * g > 0 else (low, middle, float(np.sign(g)))
-    return high, after
-
-
-def _leaving(along: Callable[[float], tuple[float, Any]], right: float, sign: float) -> tuple[float, float]:
-    """Return where a difference is no longer zero, and its sign there; at right it has this one."""
-    low, high = 0.0, right
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        g = along(middle)[0]
-        if g == 0.0:
-            low = middle
-        else:
-            high, sign = middle, float(np.sign(g))
-    return (0.0 if low == 0.0 else high), sign
+        low, high, after = (middle, high, after) if before(g) else (low, middle, float(np.sign(g)))
+    return low, high, after
 
 
 def _turn(along: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:

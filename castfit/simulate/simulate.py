@@ -188,11 +188,9 @@ def simulate(
     if isinstance(problem, Model):
 
         def once(model: Model) -> dict[str, Any]:
-            case, nodes, at = _model_case("simulate", model, parameters, times, initial, inputs, start, mistakes)
             options = integrator or IntegratorOptions()
-            if happens or model.with_switches() is not model:
-                return _eventful(model, case, nodes, at, happens, options)
-            return _outputs(model, case, nodes, at, options)
+            case = _model_case("simulate", model, parameters, times, initial, inputs, start, options, mistakes)
+            return _eventful(case, happens) if happens or model.with_switches() is not model else _outputs(case)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
     mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
@@ -204,18 +202,12 @@ def simulate(
     return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
 
 
-def _eventful(
-    model: Model,
-    case: SimulationCase,
-    nodes: Nodes,
-    times: Array,
-    events: Sequence[Happening],
-    options: IntegratorOptions,
-) -> dict[str, Any]:
+def _eventful(case: SimulationCase, events: Sequence[Happening]) -> dict[str, Any]:
     """Return all outputs of a model in which something happens at times: of a problem that has this one experiment."""
-    begin, end = float(nodes.times[0]), float(times[-1])
+    model, times = case.model, case.times
+    begin, end = float(case.nodes.times[0]), float(times[-1])
     end = end if end > begin else begin + 1.0  # a measurement must follow the start
-    first = dict(zip(model.states, nodes.states[0].tolist(), strict=True))
+    first = dict(zip(model.states, case.nodes.states[0].tolist(), strict=True))
     try:
         experiment = Experiment(
             {model.own_states[0]: ([end], [0.0])},
@@ -231,9 +223,9 @@ def _eventful(
     except InputError as error:
         raise InputError("simulate", error.problems) from error
     (condition,) = posed.conditions
-    case = SimulationCase.until(posed.model, condition, posed.guess, float(times[-1]), options)
-    x, z, p = _states(posed.model, case, first_nodes(posed, posed.guess)[0], times, options)
-    return _observed(model, case.inputs, times, x, z, p[:, : len(model.parameters)])
+    (known,) = first_nodes(posed, posed.guess)
+    x, z, p = states_at(posed, condition, posed.guess, known, times, case.options)
+    return _observed(model, condition.inputs, times, x, z, p[:, : len(model.parameters)])
 
 
 def _is_dae(problem: Any) -> bool:
@@ -323,29 +315,27 @@ def paths(
 ) -> tuple[Model, list[SimulatedPath]]:
     """Integrate as `simulate` does, and return all states; `where` is what messages call the caller."""
     if isinstance(problem, Model):
-        case, nodes, at = _model_case(where, problem, parameters, times, initial, inputs, start, mistakes)
-        return problem, [_path(problem, case, nodes, at, integrator)]
+        case = _model_case(where, problem, parameters, times, initial, inputs, start, integrator, mistakes)
+        return problem, [_path(case)]
     posed, theta = _read(where, problem, parameters, times, initial, inputs, start, mistakes)
     chosen, _ = _output_times(posed, times)
     cases = _cases(posed, theta, first_nodes(posed, theta), chosen, integrator)
-    return posed.posed.model, [_path(posed.posed.model, *case, integrator) for case in cases]
+    return posed.posed.model, [_path(case) for case in cases]
 
 
 def _cases(
     problem: Posable, theta: Array, nodes: list[Nodes], chosen: Mapping[str, Array], options: IntegratorOptions
-) -> Iterator[tuple[SimulationCase, Nodes, Array]]:
-    """Go through the experiments whose output times are chosen: case, nodes, times."""
+) -> Iterator[SimulationCase]:
+    """Go through the experiments whose output times are chosen."""
     for condition, known in zip(problem.conditions, nodes, strict=True):
         if condition.name in chosen:
-            times = chosen[condition.name]
-            case = SimulationCase.until(problem.posed.model, condition, theta, float(times[-1]), options)
-            yield case, known, times
+            yield SimulationCase.of(problem.posed, condition, theta, known, chosen[condition.name], options)
 
 
-def _path(model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions) -> SimulatedPath:
-    x, z, p = _states(model, case, nodes, times, options)
-    u = np.array([signal(times) for signal in case.inputs]).reshape(-1, times.size).T
-    return SimulatedPath(case.name, times, x, z, u, p)
+def _path(case: SimulationCase) -> SimulatedPath:
+    x, z, p = _states(case)
+    u = np.array([signal(case.times) for signal in case.inputs]).reshape(-1, case.times.size).T
+    return SimulatedPath(case.name, case.times, x, z, u, p)
 
 
 def _model_case(
@@ -356,9 +346,10 @@ def _model_case(
     initial: Any,
     inputs: Any,
     start: Any,
+    options: IntegratorOptions,
     mistakes: list[str],
-) -> tuple[SimulationCase, Nodes, Array]:
-    """Read what is needed to integrate a model without data; also return the output times (n,)."""
+) -> SimulationCase:
+    """Read what is needed to integrate a model without data."""
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
         mistakes.append(f"start is {text(start)}; give a finite number")
@@ -376,7 +367,7 @@ def _model_case(
     end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
     signals, p, x0, z0 = read_model(where, model, parameters, initial, inputs, begin, mistakes, end=end)
     assert at is not None
-    return SimulationCase("the model", signals, p, z0), Nodes(np.array([begin]), x0[None]), at
+    return SimulationCase("the model", model, signals, p, z0, options, Nodes(np.array([begin]), x0[None]), at)
 
 
 def read_model(
@@ -457,25 +448,24 @@ def predict(
     chosen, mistakes = _output_times(problem, times)
     check("predict", mistakes)
     options = integrator or IntegratorOptions()
-    model, cases = problem.posed.model, _cases(problem, theta, nodes, chosen, options)
-    return {case.name: _outputs(model, case, known, at, options) for case, known, at in cases}
+    return {case.name: _outputs(case) for case in _cases(problem, theta, nodes, chosen, options)}
 
 
 def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
     for condition, known in zip(problem.conditions, nodes, strict=True):
-        case = SimulationCase.until(problem.posed.model, condition, theta, condition.end, integrator)
+        ends = np.array([condition.start, condition.end])
+        case = SimulationCase.of(problem, condition, theta, known, ends, integrator)
         happens = np.empty(0) if case.timetable is None else case.timetable.times
         inside = happens[(happens > condition.start) & (happens < condition.end)]
-        ends = np.array([condition.start, condition.end])
         marks = merge(ends, condition.points.times, condition.breakpoints, np.unique(known.times), inside)
         pieces: list[Array] = [
             np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
         ]
         times = np.concatenate([*pieces, marks[-1:]])
         try:
-            stretches = _settled(problem.model, case, known, times, integrator)
+            stretches = _settled(replace(case, times=times))
             t, x, z = (np.concatenate([getattr(s, name) for s in stretches]) for name in ("times", "x", "z"))
             if case.timetable is None:  # where two stretches meet at a node, the end of the first
                 at = np.searchsorted(t, snap(times, np.unique(t)), side="left")
@@ -489,46 +479,43 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
 
 @dataclass(frozen=True)
 class SimulationCase:
-    """One experiment's inputs, parameters p (n_p,), guess of the algebraic states (n_z,) and what happens in it."""
+    """One experiment, from nodes through output times (n,).
+
+    p (n_p,) parameters, z_guess (n_z,) guess of the algebraic states, timetable: what happens at certain times
+    """
 
     name: str
+    model: Model
     inputs: tuple[Input, ...]
     p: Array
     z_guess: Array
+    options: IntegratorOptions
+    nodes: Nodes
+    times: Array
     timetable: Timetable | None = None
 
     @classmethod
-    def of(cls, condition: Condition, theta: Array) -> SimulationCase:
-        """Return the case of an experiment at theta (n_theta,)."""
-        at = condition.link.natural(theta[condition.theta])
-        return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
-
-    @classmethod
-    def until(
-        cls, model: Model, condition: Condition, theta: Array, end: float, options: IntegratorOptions
+    def of(
+        cls, problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions
     ) -> SimulationCase:
-        """Return the case of an experiment with what its states trigger up to a time.
+        """Return the case of an experiment at theta (n_theta,) with what its states trigger up to the last time.
 
         Raises SimulationError: if that happens more often than it may.
         """
+        model, inputs, z_guess = problem.model, condition.inputs, condition.z_guess
         at = condition.link.natural(theta[condition.theta])
-        if not condition.schedule.triggers:
-            return cls.of(condition, theta)
-        table = np.array([condition.start]), at.a[None], condition.z_guess[None]
-        unit = units_of(model, condition.inputs, at.p, end - condition.start, table)
-        at = triggered(model, condition, at, unit, options, end)
-        reason = condition.schedule.impossible(at.e, condition.start)
-        if reason:
-            raise SimulationError(condition.name, condition.start, reason)
-        return cls(condition.name, condition.inputs, at.p, condition.z_guess, condition.timetable(at))
+        if condition.schedule.triggers:
+            table, end = (np.array([condition.start]), at.a[None], z_guess[None]), float(times[-1])
+            unit = units_of(model, inputs, at.p, end - condition.start, table)
+            at = triggered(model, condition, at, unit, options, end)
+            reason = condition.schedule.impossible(at.e, condition.start)
+            if reason:
+                raise SimulationError(condition.name, condition.start, reason)
+        return cls(condition.name, model, inputs, at.p, z_guess, options, nodes, times, condition.timetable(at))
 
 
-def _outputs(
-    model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions
-) -> dict[str, Any]:
-    """Return all outputs at times (n,)."""
-    x, z, p = _states(model, case, nodes, times, options)
-    return _observed(model, case.inputs, times, x, z, p)
+def _outputs(case: SimulationCase) -> dict[str, Any]:
+    return _observed(case.model, case.inputs, case.times, *_states(case))
 
 
 def _observed(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> dict[str, Any]:
@@ -545,20 +532,17 @@ def states_at(
 
     Raises SimulationError: if the integration stops.
     """
-    case = SimulationCase.until(problem.model, condition, theta, float(times[-1]), options)
-    return _states(problem.model, case, nodes, times, options)
+    return _states(SimulationCase.of(problem, condition, theta, nodes, times, options))
 
 
-def _states(
-    model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions
-) -> tuple[Array, Array, Array]:
+def _states(case: SimulationCase) -> tuple[Array, Array, Array]:
     """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each, and p (n, n_p).
 
     A time at a node belongs to the piece that ends there; so does that of an event, unless it says otherwise.
     """
-    stretches = _settled(model, case, nodes, times, options)
+    stretches = _settled(case)
     t = np.concatenate([s.times for s in stretches])
-    wanted = snap(times, np.unique(t))
+    wanted = snap(case.times, np.unique(t))
     at = np.searchsorted(t, wanted, side="left")  # where two meet at a node, the end of the first
     if case.timetable is not None:
         after = np.isin(wanted, snap(case.timetable.wanted_after, np.unique(t)))
@@ -567,19 +551,17 @@ def _states(
     return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at], p[at]
 
 
-def _settled(
-    model: Model, case: SimulationCase, nodes: Nodes, times: Array, options: IntegratorOptions
-) -> list[Stretch]:
-    """Integrate from node to node up to the last of times (n,), until the units of states are known."""
-    keep = np.append(True, nodes.times[1:] <= times[-1])
-    begins, states = nodes.times[keep], nodes.states[keep]
+def _settled(case: SimulationCase) -> list[Stretch]:
+    """Integrate from node to node up to the last output time, until the units of states are known."""
+    keep = np.append(True, case.nodes.times[1:] <= case.times[-1])
+    begins, states = case.nodes.times[keep], case.nodes.states[keep]
     z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
-    horizon = float(times[-1] - begins[0])
-    unit = units_of(model, case.inputs, case.p, horizon, (begins, states, z_held))
+    horizon = float(case.times[-1] - begins[0])
+    unit = units_of(case.model, case.inputs, case.p, horizon, (begins, states, z_held))
     stretches: list[Stretch] = []
     for _ in range(1 + _SETTLING):
-        course = IntegrationCase(model, case.inputs, case.p, case.z_guess, unit, options, case.timetable)
-        stretches = march(course, begins, states, times)
+        course = IntegrationCase(case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable)
+        stretches = march(course, begins, states, case.times)
         stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
         if stop is not None:
             raise SimulationError(case.name, stop.time, stop.sentence)
