@@ -59,13 +59,8 @@ def held(make: Callable[..., Any], *arguments: Any) -> Held:
     return Held(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
 
 
-@dataclass(frozen=True)
-class RemoteCall:
-    """A call of a method of what workers keep."""
-
-    held: Held
-    method: str
-    arguments: tuple[Any, ...]
+RemoteCall = tuple[Held, str, tuple[Any, ...]]
+"""A call of a method of what workers keep, by its name, with arguments."""
 
 
 @dataclass
@@ -108,12 +103,12 @@ class Crew:
         Raises InputError: if workers cannot be started, or cannot do this at all.
         Raises castfit._support.time_limit.Stopped: when it is time to stop.
         """
-        tasks: Tasks = deque((k, (one.held.key, one.method, one.arguments, None)) for k, one in enumerate(asked))
+        tasks: Tasks = deque((k, (of.key, *call, None)) for k, (of, *call) in enumerate(asked))
         out: list[Any] = [None] * len(tasks)
         for k, found in self.pool.run(_call, tasks, idle=look, settled=True):
             if isinstance(found, _Unknown):
-                one = asked[k]
-                tasks.appendleft((k, (one.held.key, one.method, one.arguments, (one.held.make, one.held.frozen))))
+                of, *call = asked[k]
+                tasks.appendleft((k, (of.key, *call, (of.make, of.frozen))))
             elif isinstance(found, InputError):
                 raise found
             elif isinstance(found, Lost) and found.cause == "not_run":

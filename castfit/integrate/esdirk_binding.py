@@ -30,7 +30,7 @@ import numpy as np
 from castfit._support.time_limit import look
 from castfit.integrate.compilation import CompilationError, is_compiled, load
 from castfit.integrate.distributed import threads
-from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, Elimination, elimination
+from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ class IntegrationOutcome:
 class NativeModel:
     """The functions of one model, from a graph (t, x, z, p, u) -> (ode, alg).
 
-    compiled : whether to compile them
+    compiled : whether to compile them, into `library`
+    patterns : rows and columns of the entries of the Jacobian by states, then by parameters
+    elimination : how matrices are factorized
 
     Raises CompilationError: if that fails, or the integrator cannot be compiled.
     """
@@ -211,14 +213,14 @@ class NativeModel:
         if self.n_u:
             by_t = by_t + ca.mtimes(ca.jacobian(f, u), du)
         slopes = [_column(jacobian), _column(by_p), ca.densify(by_t)]
-        self._functions = (
+        self.functions = (
             ca.Function("rates", arguments, [ca.densify(f)], {"cse": True}),
             ca.Function("jacobian", arguments, slopes[:1], {"cse": True}),
             ca.Function("slopes", [*arguments, du], slopes, {"cse": True}),
         )
-        self._patterns = (*_entries(jacobian), *_entries(by_p))
-        self._elimination = elimination(self.n_x + self.n_z, self.n_x, *self._patterns[:2])
-        self._library = self._compile() if compiled or _evaluation() is None else None
+        self.patterns = (*_entries(jacobian), *_entries(by_p))
+        self.elimination = elimination(self.n_x + self.n_z, self.n_x, *self.patterns[:2])
+        self.library = load(self._source, _MODEL_FLAGS) if compiled or _evaluation() is None else None
         self._local = threading.local()
         self._free: list[Array] = []
         self.spent = 0.0
@@ -227,17 +229,14 @@ class NativeModel:
     @property
     def compiled(self) -> bool:
         """Whether the functions are compiled."""
-        return self._library is not None
+        return self.library is not None
 
     @cached_property
     def _source(self) -> str:
         generator = ca.CodeGenerator("model.c", {"with_header": False})
-        for function in self._functions:
+        for function in self.functions:
             generator.add(function)
         return generator.dump()
-
-    def _compile(self) -> ctypes.CDLL:
-        return load(self._source, _MODEL_FLAGS)
 
     @property
     def worth_compiling(self) -> bool:
@@ -304,10 +303,10 @@ class NativeModel:
                 with _LOCK:  # CasADi counts references without one
                     self._local.workspace = _Workspace(self)
             own: _Workspace = self._local.workspace
-            of, to = list[Any](), list[Any]()
-            for arrays, taken in ((*given[1:], quiet, *moves, out), of), ((x, z, dx, code, which, counts, where), to):
-                for a in arrays:
-                    taken.append(None if a is None else a[part])
+            of, to = (
+                [None if a is None else a[part] for a in arrays]
+                for arrays in ((*given[1:], quiet, *moves, out), (x, z, dx, code, which, counts, where))
+            )
             task = _Task(
                 last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
                 control.watch, *map(_address, (given[0], *of, replay, steps)), steps.size, *store, *map(_address, to),
@@ -325,13 +324,6 @@ class NativeModel:
             shared.run(lambda first, last: deque(pieces(first, last), 0), size)
         self.spent += thread_time() - began
         return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
-
-    @cached_property
-    def parts(
-        self,
-    ) -> tuple[tuple[ca.Function, ...], tuple[Integers, ...], ctypes.CDLL | None, Elimination | None]:
-        """The functions, where their sparse results have entries, the library, and how matrices are factorized."""
-        return self._functions, self._patterns, self._library, self._elimination
 
 
 _MODELS: WeakKeyDictionary[ca.Function, dict[bool, NativeModel]] = WeakKeyDictionary()
@@ -364,21 +356,17 @@ class _Workspace:
     """Where one thread's functions of a model read and write."""
 
     def __init__(self, of: NativeModel) -> None:
-        functions, patterns, library, order = of.parts
+        patterns, library, order = of.patterns, of.library, of.elimination
         n, entries, slopes = of.n_x + of.n_z, patterns[0].size, patterns[2].size
         t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, of.n_p, of.n_u, of.n_u))
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
         read, written = [t, y[: of.n_x], y[of.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
         self._kept: list[Any] = [*read, y, *(a for arrays in written for a in arrays), patterns, library, order]
-        made: list[_CFunction] = []
-        for function, arrays in zip(functions, written, strict=True):
-            if library is None:
-                made.append(self._buffered(function, read, arrays))
-            else:
-                made.append(self._linked(function, library, read, arrays))
-        lists: list[Integers | None] = []
-        for name in _ORDER:
-            lists.append(None if order is None else getattr(order, name))
+        made = [
+            self._buffered(function, read, arrays) if library is None else self._linked(function, library, read, arrays)
+            for function, arrays in zip(of.functions, written, strict=True)
+        ]
+        lists = [None if order is None else getattr(order, name) for name in _ORDER]
         self.model = _Model(
             of.n_x, of.n_z, of.n_p, of.n_u, entries, slopes, *map(_address, patterns), *made,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
@@ -494,20 +482,17 @@ class Stepping:
     def explain(self, found: IntegrationOutcome, skip: Mask, failures: dict[int, LaneFailure]) -> None:
         """Put the reasons of lanes that failed among the failures."""
         for lane in np.flatnonzero(found.code != FINE).tolist():
-            failures[lane] = self._why(lane, found)
+            code, which = int(found.code[lane]), int(found.which[lane])
+            cause, detail = _CAUSES[code]
+            if code == NOT_FINITE and which >= 0:
+                detail = f"NaN or Inf in the equation of {self._names[which]}"
+            failures[lane] = LaneFailure(lane, cause, f"{detail}, at t = {found.where[lane]:g}")
         parts = [found.x, found.z] if found.dx is None else [found.x, found.z, found.dx]
         if not all(np.isfinite(part).all() for part in parts):
             flat = [part.reshape(skip.size, -1) for part in parts]
             bad = ~np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in flat]) & ~skip
             for lane in np.flatnonzero(bad).tolist():
                 failures.setdefault(lane, LaneFailure(lane, "not_finite", "the result is not finite"))
-
-    def _why(self, lane: int, found: IntegrationOutcome) -> LaneFailure:
-        code, which = int(found.code[lane]), int(found.which[lane])
-        cause, detail = _CAUSES[code]
-        if code == NOT_FINITE and which >= 0:
-            detail = f"NaN or Inf in the equation of {self._names[which]}"
-        return LaneFailure(lane, cause, f"{detail}, at t = {found.where[lane]:g}")
 
 
 _FIFTH_ORDER = 1e-5

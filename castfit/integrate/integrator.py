@@ -28,7 +28,7 @@ from castfit._support.status import InputError, check
 from castfit._support.time_limit import look
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
 from castfit.integrate.compilation import CompilationError, compiled, derived
-from castfit.integrate.distributed import Crew, Held, RemoteCall, crew, held
+from castfit.integrate.distributed import Crew, Held, crew, held
 from castfit.integrate.esdirk_binding import Stepping, obstacle, stops_of
 from castfit.integrate.failure_diagnosis import PROBE_STEPS, diagnose, locate
 from castfit.integrate.lanes import (
@@ -217,7 +217,7 @@ class Integrator:
             # Elsewhere "auto" may be another method.
             self._sent.append(held(_Family, self._twin(self.grid, replace(self.options, method=self.method))))
         parts = by.shares(size)
-        found = by.run([RemoteCall(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
+        found = by.run([(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
         failures: list[LaneFailure] = []
         for part, own in zip(parts, found, strict=True):

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from castfit._support.arrays import Array
-    from castfit.integrate.integrator import Integrator
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
@@ -58,7 +57,10 @@ def triggered(
     if not condition.schedule.triggers:
         return at
     watch = _TriggerWatch(model, condition, at, unit, options, end)
-    watch.run()
+    try:
+        watch.run()
+    except _Exhausted as stop:
+        watch.e[condition.schedule.rows_of(stop.args[0])] = np.nan
     return replace(at, e=watch.e)
 
 
@@ -134,19 +136,8 @@ class _TriggerWatch:
         self._left = [self.condition.schedule.rows_of(trigger) for trigger in self.triggers]
         self._last = -np.inf
 
-    @cached_property
-    def integrator(self) -> Integrator:
-        """Integrates over one interval."""
-        return integrator_of(self.model, [1.0], self.options)
-
     def run(self) -> None:
         """Go through the experiment, and set the times of triggered events in e."""
-        try:
-            self._run()
-        except _Exhausted as stop:
-            self.e[self.condition.schedule.rows_of(stop.args[0])] = np.nan
-
-    def _run(self) -> None:
         table = Timetable.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
         t, x, z = self.condition.start, self.at.a, self.condition.z_guess
         done, h = table.done(t, 0.0, at_start=True), (self.end - t) / _STEPS
@@ -293,7 +284,7 @@ class _TriggerWatch:
     def _every_rate(self, step: _Step, t: float, x: Array, z: Array) -> list[tuple[Array, Array, Array]]:
         """Return differences of all triggers, how fast they change, and their derivatives by states."""
         u, du = self._inputs(t)
-        graph: Any = self.integrator.graph
+        graph: Any = integrator_of(self.model, [1.0], self.options).graph
         f = np.asarray(graph(t, x, z, step.p, u)[0], dtype=float).ravel()
         return [trigger.rates(t, x, u, self.e, f, du) for trigger in self.triggers]
 

@@ -32,27 +32,15 @@ from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Parameter, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
 from castfit.problem.problem import Problem
+from castfit.problem.quantities import Quantity
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.densities.priors import PriorDistribution
 
 
 _FIRST_SIGMA = 0.2  # of the data's median, where nothing is said of an unknown standard deviation
 _LEAST_OMEGA = 1e-3  # of its guess: a standard deviation that falls so far is none
 _WHERE = "mixed_effects"
-
-
-@dataclass(frozen=True)
-class Upper:
-    """One entry of y that is no coordinate of Omega; guess and bounds in natural scale."""
-
-    name: str
-    guess: float
-    lower: float
-    upper: float
-    scale: str
-    prior: PriorDistribution | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +61,7 @@ class Question:
     lognormal: Mask
     places: Index
     shared: Index
-    upper: tuple[Upper, ...]
+    upper: tuple[Quantity, ...]
     covariance: Covariance
     typical: ca.Function
     covariates: Array
@@ -237,9 +225,7 @@ def ask(problem: Any, population: Any) -> Question:
     check(_WHERE, unused)
     log = np.array([population.individual[n].distribution == "lognormal" for n in own], dtype=np.bool_)
     shared = np.array([j for j, q in enumerate(posed.quantities) if q.experiment is None], dtype=np.intp)
-    upper = tuple(_upper(problem, population)) + tuple(
-        Upper(q.name, q.guess, q.lower, q.upper, q.scale, q.prior) for q in posed.quantities if q.experiment is None
-    )
+    upper = (*_upper(problem, population), *(q for q in posed.quantities if q.experiment is None))
     question = Question(
         posed,
         own,
@@ -276,7 +262,8 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     mistakes += [
         f"own parameter '{n}' has bounds, which its distribution does not know; leave them away"
         for n, of in population.individual.items()
-        if n in problem.parameters and _bounded(problem.parameters[n], of)
+        if n in problem.parameters
+        and (problem.parameters[n].lower > _least(of) or problem.parameters[n].upper < np.inf)
     ]
     free = {
         f"'{n}' of '{e.name}'"
@@ -296,11 +283,6 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     if problem.posed.smooth:
         mistakes.append("the problem estimates inputs; give them, or parameters for them")
     return mistakes
-
-
-def _bounded(parameter: Parameter, of: Individual) -> bool:
-    lowest = 0.0 if of.distribution == "lognormal" else -np.inf
-    return parameter.lower > lowest or parameter.upper < np.inf
 
 
 def _population_mistakes(problem: Problem, population: Population) -> list[str]:
@@ -341,18 +323,26 @@ def _guess(problem: Problem, name: str, of: Individual) -> float:
     return float(values.mean())
 
 
-def _upper(problem: Problem, population: Population) -> list[Upper]:
+def _upper(problem: Problem, population: Population) -> list[Quantity]:
     """List the parameters of typical values that are estimated."""
-    out = [
-        Upper(n, _guess(problem, n, of), 0.0 if of.distribution == "lognormal" else -np.inf, np.inf,
-              "log" if of.distribution == "lognormal" else "linear")
+    own = {
+        n: Parameter(_guess(problem, n, of), lower=_least(of), scale=_scale(of))
         for n, of in population.individual.items()
         if not isinstance(of.typical, ca.SX)
-    ]  # fmt: skip
-    for name, p in population.parameters.items():
-        if not p.fixed:
-            out.append(Upper(name, _number(p), p.lower, p.upper, p.scale, p.prior))
-    return out
+    }
+    return [
+        Quantity(n, "parameter", n, None, _number(p), p.lower, p.upper, p.scale, p.prior)
+        for n, p in [*own.items(), *population.parameters.items()]
+        if not p.fixed
+    ]
+
+
+def _scale(of: Individual) -> str:
+    return "log" if of.distribution == "lognormal" else "linear"
+
+
+def _least(of: Individual) -> float:
+    return 0.0 if of.distribution == "lognormal" else -np.inf
 
 
 def _posed(problem: Problem, population: Population) -> Posed:
@@ -360,11 +350,10 @@ def _posed(problem: Problem, population: Population) -> Posed:
     parameters = dict(problem.parameters)
     for name, of in population.individual.items():
         guess = _guess(problem, name, of) if not isinstance(of.typical, ca.SX) else _guess(problem, name, Individual())
-        scale = "log" if of.distribution == "lognormal" else "linear"
-        if scale == "log" and not guess > 0.0:
+        if _scale(of) == "log" and not guess > 0.0:
             remedy = "give a positive one, or distribution='normal'"
             check(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
-        parameters[name] = Parameter(guess, scale=scale, local=True)
+        parameters[name] = Parameter(guess, scale=_scale(of), local=True)
     return problem.replace(experiments=_with_sigmas(problem), parameters=parameters).posed
 
 
@@ -424,7 +413,7 @@ def _covariance(population: Population, own: tuple[str, ...]) -> Covariance:
 
 
 def _typical(
-    population: Population, own: Sequence[str], upper: Sequence[Upper], covariates: Sequence[str]
+    population: Population, own: Sequence[str], upper: Sequence[Quantity], covariates: Sequence[str]
 ) -> ca.Function:
     """Build  (y of `upper`, covariates) -> mu, d mu / dy."""
     y = [ca.SX.sym(u.name) for u in upper]

@@ -16,7 +16,7 @@ from castfit._support.process_pool import Lost
 from castfit.drive.population.batched import BatchedCohort, laid_out, suitable
 from castfit.drive.population.likelihoods import Cohort, Curved, SimulatedCohort
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.distributed import RemoteCall, crew, held
+from castfit.integrate.distributed import crew, held
 from castfit.integrate.esdirk_binding import obstacle
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     ]
 
     def answers(method: str, given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return by.run([RemoteCall(what, method, arguments) for what, arguments in zip(kept, given, strict=True)])
+        return by.run([(what, method, arguments) for what, arguments in zip(kept, given, strict=True)])
 
     return PartedCohort(question, members, answers)
 

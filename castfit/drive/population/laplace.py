@@ -1,7 +1,6 @@
-"""Laplace's approximation of the likelihood of a population, and its exact gradient.
+"""Laplace's approximation of the likelihood of a population, and its exact gradient (docs/understand/laplace.md).
 
-With the mode phi_i of  F_i(phi_i, y) = c_i(phi_i, s) + 1/2 (phi_i - mu_i)^T Omega^-1 (phi_i - mu_i)  and the curvature
-A_i = H_i + Omega^-1, H_i Fisher's information of individual i,
+With the mode phi_i of F_i (`castfit.drive.population.modes`) and the curvature A_i = H_i + Omega^-1,
 
     -log p(data of i | y)  ~  L_i = F_i + 1/2 log |Omega| + 1/2 log |A_i|                  [1; 2: FOCE with interaction]
 

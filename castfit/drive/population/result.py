@@ -16,7 +16,7 @@ from castfit._support.arguments import items, real, text
 from castfit._support.renamed import renamed
 from castfit._support.reprs import listed, one_line
 from castfit._support.status import InputError, Status, check, suggest
-from castfit._support.text_tables import aligned, rounded
+from castfit._support.text_tables import Sheet, rounded
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
@@ -414,32 +414,30 @@ class MixedEffectsResult(RunResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        level = f"{100 * self.confidence_level:g} %"
-        heads = ("", "estimate", "std. error", "rel. error", f"{level} interval", "shrinkage", "")
-        rows: list[tuple[str, ...]] = [heads]
-        for each in self:
-            low, high = each.interval
-            error = each.standard_error
-            known = np.isfinite(error)
-            own = each.name.removeprefix("omega(").removesuffix(")")
-            shrinks = f"{100 * self.shrinkage[own]:.0f} %" if each.name.startswith("omega(") else ""
-            rows.append(
-                (
-                    each.name,
-                    rounded(each.value, error),
-                    f"{error:.3g}" if known else "",
-                    f"{100 * each.relative_error:.3g} %" if known else "",
-                    f"{rounded(low, error)} to {rounded(high, error)}" if known else "",
-                    shrinks,
-                    "at its bound" if each.at_bound else "",
-                )
-            )
+        shrinks = {f"omega({n})": f"{100 * s:.0f} %" for n, s in self.shrinkage.items()}
+
+        def known(each: Estimated, shown: str) -> str:
+            return shown if np.isfinite(each.standard_error) else ""
+
+        table = Sheet.of(
+            self,
+            ("", lambda e: e.name),
+            (">estimate", lambda e: rounded(e.value, e.standard_error)),
+            (">std. error", lambda e: known(e, f"{e.standard_error:.3g}")),
+            (">rel. error", lambda e: known(e, f"{100 * e.relative_error:.3g} %")),
+            (
+                f"{100 * self.confidence_level:g} % interval",
+                lambda e: known(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
+            ),
+            (">shrinkage", lambda e: shrinks.get(e.name, "")),
+            ("", lambda e: "at its bound" if e.at_bound else ""),
+        )
         lines = [
             f"mixed effects, {self.n_individuals} individuals, {self.n_data} values: {self.status.value}, "
             f"{self.iterations} iterations, {self.time:.1f} s",
             self.message,
             "",
-            *aligned(rows, "<>>><><"),
+            *table.lines,
             "",
             f"-2 log L = {self.neg2loglik:.4f}   AIC {self.aic:.2f}   BIC {self.bic:.2f}   "
             f"NONMEM's objective {self.objective_nonmem:.4f}",

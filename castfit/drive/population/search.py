@@ -18,6 +18,7 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit.drive.population.laplace import LaplaceApproximation, Marginal, Scores
+from castfit.solve.block_pivoting import lowest_in_box
 
 _WORTH = 0.5  # of -log p: steps that gain less are left to the quasi-Newton method
 _PROMISE = 1e-7  # of -log p: then y is right to less than a thousandth of its standard errors
@@ -81,7 +82,7 @@ def minimise(
     here = replace(here, phi=at.modes.phi, curvature=curvature, value=at.value)
     while True:
         gradient = scores.gradient
-        free = step_in_box(gradient, here.curvature, lower - here.y, upper - here.y)
+        free = lowest_in_box(here.curvature, gradient, lower - here.y, upper - here.y)
         promise = -float(gradient @ free + 0.5 * free @ here.curvature @ free)
         here = replace(here, promise=promise)
         if tell(here, at):
@@ -94,7 +95,7 @@ def minimise(
         radius = here.radius
         while taken is None:
             ends = np.maximum(lower - here.y, -radius), np.minimum(upper - here.y, radius)
-            step = step_in_box(gradient, here.curvature, *ends)
+            step = lowest_in_box(here.curvature, gradient, *ends)
             promised = -float(gradient @ step + 0.5 * step @ here.curvature @ step)
             trial = laplace.value(here.y + step, at.modes.phi + scores.moving @ step, scores.bend)
             gain = -np.inf if trial is None else at.value - trial.value
@@ -156,25 +157,3 @@ def updated(curvature: Array, step: Array, change: Array) -> Array:
         change = share * change + (1.0 - share) * b_step
         met = float(step @ change)
     return curvature - np.outer(b_step, b_step) / bend + np.outer(change, change) / met
-
-
-def step_in_box(gradient: Array, curvature: Array, lower: Array, upper: Array) -> Array:
-    """Return the p in a box that minimises  g^T p + 1/2 p^T B p,  by projected Newton steps with an active set."""
-    p = np.zeros_like(gradient)
-    for _ in range(20 * gradient.size):
-        slope = gradient + curvature @ p
-        held = ((p <= lower) & (slope > 0.0)) | ((p >= upper) & (slope < 0.0))
-        free = np.flatnonzero(~held)
-        if not free.size:
-            break
-        target = -np.linalg.solve(curvature[np.ix_(free, free)], slope[free])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            room = np.where(target > 0.0, (upper[free] - p[free]) / target, (lower[free] - p[free]) / target)
-        room = np.where(target == 0.0, np.inf, room)
-        share = min(1.0, float(room.min()))
-        p[free] += share * target
-        at = free[room <= share] if share < 1.0 else free[:0]
-        p[at] = np.where(target[room <= share] > 0.0, upper[at], lower[at]) if at.size else p[at]
-        if share == 1.0:
-            break
-    return np.clip(p, lower, upper)
