@@ -62,9 +62,8 @@ class AlgebraicEquations:
             here = at[open_]
             g, g_z = self._evaluate(self._newton, here, z[open_])
             step = -_solve(g_z, g)[..., 0]
-            small = (np.abs(step) <= absolute * unit[open_] + relative * np.abs(z[open_])).all(
-                axis=1
-            )  # False where NaN
+            allowed = absolute * unit[open_] + relative * np.abs(z[open_])
+            small = (np.abs(step) <= allowed).all(axis=1)  # False where NaN
             far = ~small
             step[far] = self._damped(here[far], z[open_[far]], step[far], np.abs(g[far, :, 0]).max(axis=1))
             moved = z[open_] + step

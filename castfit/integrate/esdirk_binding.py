@@ -47,10 +47,8 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).with_name("esdirk.c")
 # Without the last two a square root or comparison inside a loop keeps it from running along the directions.
 _FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fno-math-errno", "-fno-trapping-math")
-_MODEL_FLAGS = (
-    "-O1",
-    "-ffp-contract=off",
-)  # -O2 compiles twice as long and runs as fast; fused products round otherwise
+# -O2 compiles twice as long and runs as fast; fused products round otherwise.
+_MODEL_FLAGS = ("-O1", "-ffp-contract=off")
 _EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
 _BUDGET = 20_000  # steps between two looks at the watch
 _COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import casadi as ca
 import numpy as np
 
+from castfit.integrate.algebraic import AlgebraicPoints
 from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
     detail = f" ({failure.detail})" if failure.detail != reason else ""
     stopped = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
     if failure.cause in ("consistent_initialisation", "algebraic_equations"):
-        gain = _slopes(probe.graph, time, x, z, p, u) * stop.units[1][0]  # by each state's magnitude
+        at = AlgebraicPoints(stop.start, stop.x0, stop.p, stop.u[:, 0, :, 0])
+        gain = probe.algebra.slopes(at, stop.z0)[0][0] * stop.units[1][0]  # by each state's magnitude
         size = np.abs(gain).sum(axis=1)
         i = _largest(np.divide(residual, size, out=np.full_like(residual, np.inf), where=size > 0.0))
         name = probe.algebraic_names[i]
@@ -121,14 +122,6 @@ def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
     name = probe.state_names[i]
     there = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
     return Stop(time, name, float(x[i]), f"{stopped} {there} {_REMEDY}")
-
-
-def _slopes(graph: ca.Function, time: float, x: Array, z: Array, p: Array, u: Array) -> Array:
-    """Return dg/dz (n_z, n_z) of a graph (t, x, z, p, u) -> (ode, alg)."""
-    point = [time, x, z, p, u]
-    arguments = [ca.SX.sym(name, graph.size1_in(i)) for i, name in enumerate("txzpu")]
-    slopes: Any = ca.Function("slopes", arguments, [ca.densify(ca.jacobian(graph(*arguments)[1], arguments[2]))])
-    return np.asarray(slopes(*point), dtype=float)
 
 
 def _undetermined(gain: Array) -> list[int]:

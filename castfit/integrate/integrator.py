@@ -11,7 +11,7 @@ error control sees them; nothing is ever printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -94,11 +94,12 @@ class Integrator:
         self.n_x, self.n_z, self.n_p, self.n_u = (self.graph.size1_in(i) for i in (1, 2, 3, 4))
         self.method = method_of(self.options, self.n_x, self.n_z, self.graph)
         compiler = find_compiler() if self.options.compile != "never" else None
-        self._place(self.grid, "compile is 'always', but no C compiler was found; install one or use 'auto'"
-                    if self.options.compile == "always" and compiler is None else "")  # fmt: skip
+        missing = self.options.compile == "always" and compiler is None
+        remedy = "compile is 'always', but no C compiler was found; install one or use 'auto'"
+        self._place(self.grid, [remedy] if missing else [])
         self._compiles = compiler is not None and self.method != "collocation"
         arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
-        self._algebra = AlgebraicEquations(
+        self.algebra = AlgebraicEquations(
             arguments,
             self.graph(*arguments)[1],
             relative_tolerance=min(self.options.relative_tolerance, _EXACT),
@@ -109,9 +110,8 @@ class Integrator:
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
         self._sent: list[Held] = []  # as which workers keep it
-        if (
-            self.options.compile == "always" and self._stepping is None
-        ):  # so that a compiler that does not work is reported here
+        if self.options.compile == "always" and self._stepping is None:
+            # A compiler that does not work is reported here.
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
 
     def _steps(self) -> Stepping:
@@ -132,22 +132,17 @@ class Integrator:
         twin._place(np.array(grid, dtype=float))
         return twin
 
-    def _place(self, grid: Array, mistake: str = "") -> None:
+    def _place(self, grid: Array, others: Sequence[str] = ()) -> None:
         """Take the grid, or refuse."""
-        self.grid = grid
-        check("Integrator", [*self._mistakes(), *([mistake] if mistake else [])])
-        self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
-        self._edges = np.append(0.0, grid[self._skip :])
-
-    def _mistakes(self) -> list[str]:
-        mistakes: list[str] = []
-        grid = self.grid
+        self.grid, mistakes = grid, list[str]()
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
             mistakes.append("grid must increase within [0, 1] and end at 1")
         if self.n_z and self.method == "cvodes":
             valid = "'auto', 'esdirk', 'idas' or 'rosenbrock'"
             mistakes.append(f"method 'cvodes' cannot integrate algebraic equations; use {valid}")
-        return mistakes
+        check("Integrator", [*mistakes, *others])
+        self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
+        self._edges = np.append(0.0, grid[self._skip :])
 
     def values(self, lanes: Lanes) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one."""
@@ -397,7 +392,7 @@ class Integrator:
                     moved = begins[:, None], du[..., 0].transpose(0, 2, 1)
                     seeds["z0"] = z[:, None] / z_unit
                     seeds["fwd_z0"] = (
-                        self._algebra.differentiate(begin, z, dx_begin, dp_, *moved).transpose(0, 2, 1) / z_unit
+                        self.algebra.differentiate(begin, z, dx_begin, dp_, *moved).transpose(0, 2, 1) / z_unit
                     )
                 out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
                 ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1) * x_unit[..., None]
@@ -455,12 +450,11 @@ class Integrator:
                 own[:, :, -1] += x0_bar
                 enters = (own * x_unit[:, None]).reshape(count, -1, self.n_x)
                 q_unit = self._scales(lanes, span)
+                p = np.hstack([self._arguments(lanes, span) / q_unit, self._units(lanes, begin, z), q_unit])
                 given = {
                     "x0": begin.x[:, None] / x_unit,
                     "z0": z[:, None] / z_unit,
-                    "p": np.hstack([self._arguments(lanes, span) / q_unit, self._units(lanes, begin, z), q_unit])[
-                        :, None
-                    ],
+                    "p": p[:, None],
                     "adj2_xf": enters,
                 }
                 out = self._run("reverse", lanes, span, given, failures, n_a)
@@ -499,13 +493,13 @@ class Integrator:
             return np.zeros(shape)
         flat = dx.reshape(-1, self.n_x, dx.shape[3]), np.repeat(dp, self.grid.size, axis=0)
         points = self._output_points(lanes, at.x)
-        return self._algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
+        return self.algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
 
     def algebraic_products(self, lanes: Lanes, at: Trajectories, z_bar: Array) -> tuple[Array, Array]:
         """Return the gradients of  sum z_bar (L, m, n_z) * z  by the states there (L, m, n_x), and by p (L, n_p)."""
         count, outputs = at.x.shape[:2]
         flat = z_bar.reshape(-1, self.n_z)
-        by_x, by_p = self._algebra.pull(self._output_points(lanes, at.x), at.z.reshape(-1, self.n_z), flat)
+        by_x, by_p = self.algebra.pull(self._output_points(lanes, at.x), at.z.reshape(-1, self.n_z), flat)
         return by_x.reshape(count, outputs, -1), by_p.reshape(count, outputs, -1).sum(axis=1)
 
     def locate_failure(self, lanes: Lanes, lane: int) -> Stop:
@@ -547,7 +541,7 @@ class Integrator:
             lanes.p,
             lanes.u[:, first, :, 0],
         )
-        z, solved = self._algebra.solve(begin, guess, lanes.units[1])
+        z, solved = self.algebra.solve(begin, guess, lanes.units[1])
         for lane in np.flatnonzero(~solved):
             detail = f"no solution of the algebraic equations was found near their guess at t = {begin.t[lane]:g}"
             failures.setdefault(int(lane), LaneFailure(int(lane), "consistent_initialisation", detail))
@@ -559,7 +553,7 @@ class Integrator:
             return
         points = self._output_points(lanes, x)
         unit = np.repeat(lanes.units[1], self.grid.size, axis=0)
-        exact, solved = self._algebra.solve(points, z.reshape(-1, self.n_z), unit)
+        exact, solved = self.algebra.solve(points, z.reshape(-1, self.n_z), unit)
         z[...] = exact.reshape(z.shape)
         for lane, j in np.argwhere(~solved.reshape(z.shape[:2])):
             time = points.t[lane * self.grid.size + j]
@@ -635,7 +629,7 @@ class Integrator:
 
     def _units(self, lanes: Lanes, begin: AlgebraicPoints, z: Array) -> Array:
         """Return the units of states, algebraic states and algebraic equations, (L, n_x + 2 n_z)."""
-        return np.hstack([*lanes.units, self._algebra.sizes(begin, z, lanes.units[1])])
+        return np.hstack([*lanes.units, self.algebra.sizes(begin, z, lanes.units[1])])
 
     def _scales(self, lanes: Lanes, span: slice) -> Array:
         """Return how large parameters, start and duration of a span are, (L, n_p + 2), positive.

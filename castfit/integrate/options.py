@@ -2,17 +2,8 @@
 
 It is the compiled ESDIRK method where there is a C compiler and its factorizations are cheap, else CVODES, or IDAS for
 a DAE.  They are where a model is small, and where the elimination of its matrix in a good order (esdirk.py) takes few
-products per state.  CPU time of values with sensitivities, relative to CVODES at equal errors 1e-4, 1e-6, 1e-8:
-
-                                             products per state     3 directions            more
-    heat equation, 20, 40, 100, 200 cells           1          0.41 0.27 0.19 ... 0.52 0.34 0.28
-    relaxing chain, 40, 100 cells                   1          0.39 0.34 0.29 ... 0.46 0.37 0.32
-    stiff network of 20 states                     12          0.18 0.30 0.37
-    stiff network of 50 states                     29          0.27 0.29 0.79          0.10 0.15 0.21 (23 directions)
-    dense network of 24 states                     97          0.72 0.83 1.07
-    dense network of 32 states                   dense         0.65 0.98 1.23          0.15 0.21 0.34 (23 directions)
-
-The models of the library and of PEtab's collection take 0.05 ... 0.3 (castfit bench sweep).
+products per state: then CPU time is 0.05 ... 0.8 of that of CVODES at equal errors (measured on networks and on divided
+partial differential equations, docs/compared/history_of_measurements.md).
 """
 
 from __future__ import annotations

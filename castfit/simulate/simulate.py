@@ -185,16 +185,17 @@ def simulate(
         problem, parameters, happens = problem.model, problem.numbers(begin), (
             *problem.events, *happens)  # fmt: skip
         initial = {**begin.initial, **named("initial", initial, mistakes)}
+    asked = Asked("simulate", parameters, times, initial, inputs, start, mistakes)
     if isinstance(problem, Model):
 
         def once(model: Model) -> dict[str, Any]:
             options = integrator or IntegratorOptions()
-            case = _model_case("simulate", model, parameters, times, initial, inputs, start, options, mistakes)
+            case = _model_case(model, asked, options)
             return _eventful(case, happens) if happens or model.with_switches() is not model else _outputs(case)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
     mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
-    posed, theta = _read("simulate", problem, parameters, times, initial, inputs, start, mistakes)
+    posed, theta, _ = _read(problem, asked)
 
     def again(finer: Posable) -> Prediction:
         return predict(finer, theta, first_nodes(finer, theta), times=times, integrator=integrator)
@@ -261,23 +262,36 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     return worst
 
 
-def _read(
-    where: str, problem: Any, parameters: Any, times: Any, initial: Any, inputs: Any, start: Any, mistakes: list[str]
-) -> tuple[Posable, Array]:
-    """Return a problem and theta; all mistakes at once."""
-    said: Any = problem
-    if not isinstance(said, (Problem, Posed)):
-        check(where, [*mistakes, f"the first argument is {text(said)}; give a Problem, or a Model with times="])
-    only = {"initial": initial, "inputs": inputs, "start": start}
-    mistakes += [
-        f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
-        for name, value in only.items()
-        if value is not None
+@dataclass(frozen=True)
+class Asked:
+    """What a caller of that name was given, as `simulate` takes it, and the mistakes that were found so far."""
+
+    where: str
+    parameters: Any
+    times: Any
+    initial: Any
+    inputs: Any
+    start: Any
+    mistakes: list[str]
+
+
+def _read(problem: Any, asked: Asked) -> tuple[Posable, Array, dict[str, Array]]:
+    """Return a problem, theta, and output times; all mistakes at once."""
+    if not isinstance(problem, (Problem, Posed)):
+        said = f"the first argument is {text(problem)}; give a Problem, or a Model with times="
+        check(asked.where, [*asked.mistakes, said])
+    mistakes = [
+        *asked.mistakes,
+        *(
+            f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
+            for name in ("initial", "inputs", "start")
+            if getattr(asked, name) is not None
+        ),
     ]
-    posed, theta, found = _settle(problem, parameters)
-    _, wrong = _output_times(posed, times)
-    check(where, [*mistakes, *found, *wrong, *([] if found else point_mistakes(posed.posed, theta))])
-    return posed, theta
+    posed, theta, found = _settle(problem, asked.parameters)
+    chosen, wrong = _output_times(posed, asked.times)
+    check(asked.where, [*mistakes, *found, *wrong, *([] if found else point_mistakes(posed.posed, theta))])
+    return posed, theta, chosen
 
 
 def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
@@ -301,24 +315,11 @@ class SimulatedPath:
     p: Array
 
 
-def paths(
-    where: str,
-    problem: Any,
-    parameters: Any,
-    times: Any,
-    *,
-    initial: Any,
-    inputs: Any,
-    start: Any,
-    integrator: IntegratorOptions,
-    mistakes: list[str],
-) -> tuple[Model, list[SimulatedPath]]:
-    """Integrate as `simulate` does, and return all states; `where` is what messages call the caller."""
+def paths(problem: Any, asked: Asked, integrator: IntegratorOptions) -> tuple[Model, list[SimulatedPath]]:
+    """Integrate as `simulate` does, and return all states."""
     if isinstance(problem, Model):
-        case = _model_case(where, problem, parameters, times, initial, inputs, start, integrator, mistakes)
-        return problem, [_path(case)]
-    posed, theta = _read(where, problem, parameters, times, initial, inputs, start, mistakes)
-    chosen, _ = _output_times(posed, times)
+        return problem, [_path(_model_case(problem, asked, integrator))]
+    posed, theta, chosen = _read(problem, asked)
     cases = _cases(posed, theta, first_nodes(posed, theta), chosen, integrator)
     return posed.posed.model, [_path(case) for case in cases]
 
@@ -338,18 +339,9 @@ def _path(case: SimulationCase) -> SimulatedPath:
     return SimulatedPath(case.name, case.times, x, z, u, p)
 
 
-def _model_case(
-    where: str,
-    model: Model,
-    parameters: Any,
-    times: Any,
-    initial: Any,
-    inputs: Any,
-    start: Any,
-    options: IntegratorOptions,
-    mistakes: list[str],
-) -> SimulationCase:
+def _model_case(model: Model, asked: Asked, options: IntegratorOptions) -> SimulationCase:
     """Read what is needed to integrate a model without data."""
+    times, start, mistakes = asked.times, asked.start, asked.mistakes
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
         mistakes.append(f"start is {text(start)}; give a finite number")
@@ -365,7 +357,9 @@ def _model_case(
         usable = not found and np.isfinite(begin)
         mistakes += time_mistakes(float(at[0]), float(at[-1]), begin, given=start is not None) if usable else found
     end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
-    signals, p, x0, z0 = read_model(where, model, parameters, initial, inputs, begin, mistakes, end=end)
+    signals, p, x0, z0 = read_model(
+        asked.where, model, asked.parameters, asked.initial, asked.inputs, begin, mistakes, end=end
+    )
     assert at is not None
     return SimulationCase("the model", model, signals, p, z0, options, Nodes(np.array([begin]), x0[None]), at)
 

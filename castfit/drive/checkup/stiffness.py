@@ -33,7 +33,7 @@ from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.integrate import IntegratorOptions, method_of
 from castfit.model.model import Model
 from castfit.result.result import Result
-from castfit.simulate.simulate import SimulatedPath, paths
+from castfit.simulate.simulate import Asked, SimulatedPath, paths
 
 if TYPE_CHECKING:
     import pathlib
@@ -214,10 +214,7 @@ def stiffness(
             check("stiffness", [*mistakes, UNKNOWN_MODEL])
         asked, values = asked.problem, asked.theta
     options = integrator or IntegratorOptions()
-    model, found = paths(
-        "stiffness", asked, values, times,
-        initial=initial, inputs=inputs, start=start, integrator=options, mistakes=mistakes,
-    )  # fmt: skip
+    model, found = paths(asked, Asked("stiffness", values, times, initial, inputs, start, mistakes), options)
     every = {path.name: _judged(model, path) for path in found}
     return next(iter(every.values())) if isinstance(asked, Model) else every
 

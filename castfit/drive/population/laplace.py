@@ -129,9 +129,8 @@ class LaplaceApproximation:
         d_omega[..., question.of_omega] = question.covariance.slopes(y[question.of_omega])
         d_precision = -np.einsum("ij,jky,kl->ily", precision, d_omega, precision)
         eta, ds = modes.phi - mu, question.shared_slopes
-        second, third = self._bends(
-            at, forward=forward
-        )  # of c, (n, m + n_s, m + n_s);  dH_oo along each direction, (n, m, m, m + n_s)
+        # Of c, (n, m + n_s, m + n_s);  dH_oo along each direction, (n, m, m, m + n_s).
+        second, third = self._bends(at, forward=forward)
         exact = second[:, :m, :m] + precision
         by_y = (
             second[:, :m, m:] @ ds
