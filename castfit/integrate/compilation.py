@@ -56,7 +56,7 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
     if compiler is None:
         raise CompilationError("no C compiler was found")
     name = _name(source, flags, compiler)
-    for place in (cache_folder, _temporary):
+    for place in (cache_folder, lambda: Path(_temporary().name)):
         folder = place()
         path = folder / name
         try:
@@ -107,14 +107,9 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
 
 
 @cache
-def _temporary() -> Path:
+def _temporary() -> tempfile.TemporaryDirectory[str]:
     """Return a folder of this process, deleted at its end."""
-    folder = tempfile.TemporaryDirectory(prefix="castfit_", ignore_cleanup_errors=True)
-    _KEPT.append(folder)
-    return Path(folder.name)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+    return tempfile.TemporaryDirectory(prefix="castfit_", ignore_cleanup_errors=True)
 
 
 @cache
