@@ -301,10 +301,10 @@ class NativeModel:
                 with _LOCK:  # CasADi counts references without one
                     self._local.workspace = _Workspace(self)
             own: _Workspace = self._local.workspace
-            of, to = (
-                [None if a is None else a[part] for a in arrays]
-                for arrays in ((*given[1:], quiet, *moves, out), (x, z, dx, code, which, counts, where))
-            )
+            of, to = list[Any](), list[Any]()
+            for arrays, taken in ((*given[1:], quiet, *moves, out), of), ((x, z, dx, code, which, counts, where), to):
+                for a in arrays:
+                    taken.append(None if a is None else a[part])
             task = _Task(
                 last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
                 control.watch, *map(_address, (given[0], *of, replay, steps)), steps.size, *store, *map(_address, to),
@@ -360,11 +360,15 @@ class _Workspace:
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
         read, written = [t, y[: of.n_x], y[of.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
         self._kept: list[Any] = [*read, y, *(a for arrays in written for a in arrays), patterns, library, order]
-        made = [
-            self._buffered(function, read, arrays) if library is None else self._linked(function, library, read, arrays)
-            for function, arrays in zip(of.functions, written, strict=True)
-        ]
-        lists = [None if order is None else getattr(order, name) for name in _ORDER]
+        made: list[_CFunction] = []
+        for function, arrays in zip(of.functions, written, strict=True):
+            if library is None:
+                made.append(self._buffered(function, read, arrays))
+            else:
+                made.append(self._linked(function, library, read, arrays))
+        lists: list[Integers | None] = []
+        for name in _ORDER:
+            lists.append(None if order is None else getattr(order, name))
         self.model = _Model(
             of.n_x, of.n_z, of.n_p, of.n_u, entries, slopes, *map(_address, patterns), *made,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),

@@ -147,14 +147,16 @@ class Integrator:
     def values(self, lanes: Lanes) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one."""
         by, spans = self._crew(lanes), self._spans(lanes)
-        if by is None:
-            with self._resting():
-                found = self.values_over(lanes, spans)
-        else:
+        if by is not None:
             shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
             found = self._divided(
                 by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
             )
+        elif self._stepping is not None:
+            found, _ = self._stepped(self._stepping, lanes, {})
+        else:
+            with self._resting():
+                found = self._by_spans(lanes, spans)
         return _with_rescued(found, self._rescuable(found.failures), lambda lost: self._rescuer.values(lanes[lost]))
 
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
@@ -329,12 +331,17 @@ class Integrator:
             some, by = lanes[lost], self._rescuer
             return by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost])
 
-        if by is None:
-            with self._resting():
-                found = self.sensitivities_over(lanes, mine, dx0, dp, moved, moves, runs)
-        else:
+        if by is not None:
             shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
             found = self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
+        elif self._stepping is not None and dx0.shape[2]:
+            failures = {failure.lane: failure for failure in mine.failures}
+            _, slopes = self._stepped(self._stepping, lanes, failures, (dx0, dp, moved if moves else None), mine.kept)
+            assert slopes is not None
+            found = slopes
+        else:
+            with self._resting():
+                found = self._slopes_by_spans(lanes, mine, dx0, dp, moved, runs)
         return _with_rescued(found, self._lost(at, found.failures), again)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
