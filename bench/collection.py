@@ -32,6 +32,7 @@ from castfit.report.page import Lead, Section, page
 
 from .collected_courses import difference
 from .cpu_clock import cpu_clock
+from .gradients import SmoothObjective
 from .peers import PEERS, Peer, interpreter_mistakes, live
 from .table import Kind, Report, collected, number_mistakes, record
 
@@ -236,7 +237,7 @@ def _gradient_error(problem: Problem, theta: Array) -> tuple[float, str]:
     """Compare the gradient with differences where these are sharp: at theta, or near it."""
     rng = np.random.default_rng(0)
     error, where = np.nan, "nowhere"
-    objective = Objective(problem, theta, accurate(1e-10))
+    objective = SmoothObjective(problem, theta, accurate(1e-10))
     for k in range(_POINTS):
         at = theta if k == 0 else theta + _AROUND * rng.uniform(-1.0, 1.0, theta.size)
         exact = objective.gradient(at)
@@ -255,7 +256,7 @@ def _gradient_error(problem: Problem, theta: Array) -> tuple[float, str]:
 def _times(problem: Problem, theta: Array, tolerance: float | None) -> tuple[float, float]:
     """Return the CPU milliseconds of a value and of a Jacobian, with the default integrator; NaN where it fails."""
     options = None if tolerance is None else cf.IntegratorOptions(relative_tolerance=tolerance)
-    objective = Objective(problem, theta, options or cf.IntegratorOptions())
+    objective = SmoothObjective(problem, theta, options or cf.IntegratorOptions())
     found: list[float] = []
     for act in (objective.value, objective.gradient):
         if not np.isfinite(act(theta)).all():  # also builds what is built once
@@ -285,7 +286,7 @@ def _search(
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     theta = np.asarray(result.theta)
-    return Objective(problem, theta).value(theta) + _prior(problem, theta), took
+    return SmoothObjective(problem, theta).value(theta) + _prior(problem, theta), took
 
 
 def searched(

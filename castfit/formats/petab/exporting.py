@@ -29,9 +29,9 @@ from castfit.densities.priors import (
     UniformPrior,
 )
 from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
+from castfit.formats.optional import library
 from castfit.formats.petab.infix import NotSayable, infix
 from castfit.formats.petab.noise import LogLaplace
-from castfit.formats.petab.optional import library
 from castfit.formats.petab.saving import write_table
 from castfit.model.model import Model
 from castfit.problem.parameters import Parameter

@@ -12,7 +12,7 @@ from typing import Any
 import casadi as ca
 
 from castfit.formats.functions import circular_functions
-from castfit.formats.petab.optional import library
+from castfit.formats.optional import library
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _NOT_NAMES = frozenset({"inf", "nan", "true", "false"})

@@ -15,6 +15,7 @@ from typing import TypeVar
 from castfit._support.status import suggest
 from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
 from castfit.formats.petab.problem_tables import LIN, MeasurementRow, ObservableRow, ParameterRow, PriorEntry
+from castfit.formats.petab.yaml_file import Overview
 
 _T = TypeVar("_T")
 
@@ -53,24 +54,18 @@ class TsvRow:
             return float("nan")
 
 
-def read_rows(
-    folder: Path, files: Iterable[str], needed: Iterable[str], mistakes: list[str], *, what: str
-) -> tuple[TsvRow, ...]:
-    """Read the tables of one kind, one after the other.
+def read_rows(overview: Overview, mistakes: list[str], kind: str, *needed: str) -> tuple[TsvRow, ...]:
+    """Read the tables of one kind, one after the other; `needed` are names of columns that must be there.
 
-    folder : where the YAML file is, to which names of files are relative
-    files : names of files
-    needed : names of columns that must be there
-    mistakes : gets what is wrong: missing files and columns, lines that are too long
-    what : the kind of table, for messages
+    What is wrong, missing files and columns and lines that are too long, is added to the mistakes.
     """
     out: list[TsvRow] = []
-    for name in files:
-        path = folder / name
+    for name in overview.files[kind]:
+        path = overview.folder / name
         if not path.is_file():
-            mistakes.append(f"{name}: there is no such file of {what} in {folder}")
+            mistakes.append(f"{name}: there is no such file of the {kind} table in {overview.folder}")
             continue
-        out += _read(path, name, tuple(needed), mistakes)
+        out += _read(path, name, needed, mistakes)
     return tuple(out)
 
 
@@ -113,6 +108,11 @@ def misplaced(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list
             if row.text(column) and column not in seen:
                 seen.add(column)
                 mistakes.append(f"{row.where}: {column} is not in this version of the format; {instead}")
+
+
+def mapped(rows: Iterable[TsvRow]) -> dict[str, str]:
+    """Return PEtab's names with those of the model."""
+    return {row.text("petabEntityId"): row.text("modelEntityId") for row in rows if row.text("modelEntityId")}
 
 
 def by_name(rows: Iterable[TsvRow], column: str, mistakes: list[str]) -> dict[str, TsvRow]:

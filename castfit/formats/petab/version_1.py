@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from castfit._support.status import suggest
 from castfit.densities.priors.distributions import start_mistakes
@@ -29,6 +30,7 @@ from castfit.formats.petab.reading import (
     TsvRow,
     by_name,
     choice,
+    mapped,
     measurement,
     misplaced,
     observable,
@@ -69,9 +71,7 @@ _MEASUREMENTS = ("observableId", "simulationConditionId", "measurement", "time")
 
 def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a problem; what is wrong with them is added to the mistakes."""
-
-    def rows(kind: str, *needed: str) -> tuple[TsvRow, ...]:
-        return read_rows(overview.folder, overview.files[kind], needed, mistakes, what=f"the {kind} table")
+    rows = partial(read_rows, overview, mistakes)
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
     observables = by_name(rows("observable", *_OBSERVABLES), "observableId", mistakes)
@@ -80,7 +80,7 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     conditions = by_name(rows("condition", "conditionId"), "conditionId", mistakes)
     measured = rows("measurement", *_MEASUREMENTS)
     experiments = _experiments(measured, conditions, mistakes)
-    mapping = _mapping(rows("mapping", "petabEntityId", "modelEntityId"))
+    mapping = mapped(rows("mapping", "petabEntityId", "modelEntityId"))
     return ProblemTables(
         overview.file,
         1,
@@ -191,7 +191,3 @@ def _measurement(row: TsvRow, experiment: str, mistakes: list[str]) -> Measureme
     if found.time < 0:
         mistakes.append(f"{row.where}: time is {found.time:g}, before the experiment begins at 0")
     return found
-
-
-def _mapping(rows: tuple[TsvRow, ...]) -> dict[str, str]:
-    return {row.text("petabEntityId"): row.text("modelEntityId") for row in rows if row.text("modelEntityId")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import inf, isnan
 
 from castfit._support.status import suggest
@@ -24,6 +25,7 @@ from castfit.formats.petab.reading import (
     TsvRow,
     by_name,
     choice,
+    mapped,
     measurement,
     misplaced,
     observable,
@@ -68,9 +70,7 @@ _ALONE = "the experiment"  # of measurements that name none
 
 def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a problem; what is wrong with them is added to the mistakes."""
-
-    def rows(kind: str, *needed: str) -> tuple[TsvRow, ...]:
-        return read_rows(overview.folder, overview.files[kind], needed, mistakes, what=f"the {kind} table")
+    rows = partial(read_rows, overview, mistakes)
 
     parameters = by_name(rows("parameter", "parameterId", "estimate"), "parameterId", mistakes)
     observables = by_name(
@@ -82,11 +82,7 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     experiments = _experiments(rows("experiment", "experimentId", "time", "conditionId"), conditions, mistakes)
     measured = rows("measurement", "observableId", "measurement", "time")
     misplaced(measured, _OF_MEASUREMENTS_1, mistakes)
-    mapping = {
-        r.text("petabEntityId"): r.text("modelEntityId")
-        for r in rows("mapping", "petabEntityId", "modelEntityId")
-        if r.text("modelEntityId")
-    }
+    mapping = mapped(rows("mapping", "petabEntityId", "modelEntityId"))
     named = tuple(_measurement(row, experiments, mistakes) for row in measured)
     if any(m.experiment == _ALONE for m in named):
         where = next(m.where for m in named if m.experiment == _ALONE)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from castfit._support.arguments import items
 from castfit._support.status import check
-from castfit.formats.petab.optional import library
+from castfit.formats.optional import library
 
 _TABLES = ("parameter", "condition", "experiment", "measurement", "observable", "mapping")
 

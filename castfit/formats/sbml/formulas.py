@@ -10,14 +10,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from importlib import import_module
+from functools import cache, reduce
 from itertools import pairwise
 from typing import Any
 
 import casadi as ca
 
 from castfit.formats.functions import circular_functions
+from castfit.formats.optional import library
 
 Lookup = Callable[[str], ca.SX]
 
@@ -76,7 +76,7 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
 
     Raises NotExpressible: for delays, distributions and the like.
     """
-    kind = _KINDS.of(tree.getType())
+    kind = _kinds().get(tree.getType(), "what libsbml cannot read")
     if kind == "name":
         return scope.lookup(tree.getName())
     if kind in _NUMBERS:
@@ -93,20 +93,6 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
     return _OPERATIONS[kind]([expression(child, scope) for child in children])
 
 
-def names_in(tree: Any) -> set[str]:
-    """Return the identifiers in a formula; those of the functions that it calls are not looked into."""
-    kind = _KINDS.of(tree.getType())
-    inside = {tree.getName()} if kind == "name" else set[str]()
-    for i in range(tree.getNumChildren()):
-        inside |= names_in(tree.getChild(i))
-    return inside
-
-
-def relation(tree: Any) -> str:
-    """Return the kind of a tree's outermost operation, such as '>=' or 'and'."""
-    return _KINDS.of(tree.getType())
-
-
 def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
     if name not in scope.functions:
         raise NotExpressible(f"the function '{name}', which is not defined")
@@ -120,17 +106,11 @@ def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
     return expression(definition.body, scope.inside(dict(zip(definition.arguments, arguments, strict=True))))
 
 
-class _NodeKinds:
-    """Names of libsbml's kinds of nodes, which are numbers."""
-
-    def of(self, number: int) -> str:
-        """Return the name of a kind."""
-        return self._names.get(number, "what libsbml cannot read")
-
-    @cached_property
-    def _names(self) -> dict[int, str]:
-        library: Any = import_module("libsbml")
-        return {getattr(library, f"AST_{name}"): said for name, said in _SAID.items()}
+@cache
+def _kinds() -> dict[int, str]:
+    """Return names of libsbml's kinds of nodes, which are numbers."""
+    libsbml = library("libsbml", "sbml.load")
+    return {getattr(libsbml, f"AST_{name}"): said for name, said in _SAID.items()}
 
 
 _CIRCULAR = circular_functions("arc")
@@ -173,7 +153,6 @@ _SAID = {
     "LAMBDA": "lambda",
     **{f"FUNCTION_{name.upper()}": name for name in (*_PLAIN, *_CIRCULAR)},
 }
-_KINDS = _NodeKinds()
 
 _NUMBERS: dict[str, Callable[[Any], float]] = {
     "integer": lambda tree: float(tree.getInteger()),
@@ -186,25 +165,20 @@ _NUMBERS: dict[str, Callable[[Any], float]] = {
 }
 
 
-def _binary(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
-    return lambda given: function(given[0], given[1])
+def _plainly(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
+    """Return a function of so many arguments as one of a list of them."""
+    return lambda given: function(*given)
 
 
-def _unary(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
-    return lambda given: function(given[0])
-
-
-def _folded(function: Any, empty: float) -> Callable[[list[ca.SX]], ca.SX]:
-    return lambda given: reduce(function, given) if given else ca.SX(empty)
+def _folded(function: Any, empty: float, read: Callable[[ca.SX], ca.SX] = ca.SX) -> Callable[[list[ca.SX]], ca.SX]:
+    """Return a function of two arguments as one of any number of them, each `read` first."""
+    return lambda given: reduce(function, map(read, given)) if given else ca.SX(empty)
 
 
 def _chain(compare: Any) -> Callable[[list[ca.SX]], ca.SX]:
     """Compare each with the next, as in  a < b < c."""
-
-    def chained(given: list[ca.SX]) -> ca.SX:
-        return _all([compare(a, b) for a, b in pairwise(given)])
-
-    return chained
+    every = _folded(ca.logic_and, 1.0)
+    return lambda given: every([compare(a, b) for a, b in pairwise(given)])
 
 
 def truth(value: ca.SX) -> ca.SX:
@@ -215,25 +189,9 @@ def truth(value: ca.SX) -> ca.SX:
     return value != 0
 
 
-def _all(given: Sequence[ca.SX]) -> ca.SX:
-    return reduce(ca.logic_and, given) if given else ca.SX(1)
-
-
-def _and(given: list[ca.SX]) -> ca.SX:
-    return _all([truth(v) for v in given])
-
-
-def _or(given: list[ca.SX]) -> ca.SX:
-    return reduce(ca.logic_or, [truth(v) for v in given]) if given else ca.SX(0)
-
-
-def _xor(given: list[ca.SX]) -> ca.SX:
-    """Tell whether an odd number is true; without comparing truth values, which would hide the comparisons in them."""
-
-    def either(a: ca.SX, b: ca.SX) -> ca.SX:
-        return ca.logic_or(ca.logic_and(a, ca.logic_not(b)), ca.logic_and(ca.logic_not(a), b))
-
-    return reduce(either, [truth(v) for v in given]) if given else ca.SX(0)
+def _either(a: ca.SX, b: ca.SX) -> ca.SX:
+    """Tell whether one is true; without comparing truth values, which would hide the comparisons in them."""
+    return ca.logic_or(ca.logic_and(a, ca.logic_not(b)), ca.logic_and(ca.logic_not(a), b))
 
 
 def _minus(given: list[ca.SX]) -> ca.SX:
@@ -248,10 +206,6 @@ def _root(given: list[ca.SX]) -> ca.SX:
     if len(given) == 1 or (given[0].is_constant() and float(given[0]) == 2.0):
         return ca.sqrt(given[-1])
     return given[1] ** (1 / given[0])
-
-
-def _raised(given: list[ca.SX]) -> ca.SX:
-    return given[0] ** given[1]
 
 
 def _piecewise(given: list[ca.SX]) -> ca.SX:
@@ -276,14 +230,10 @@ def _factorial(given: list[ca.SX]) -> ca.SX:
     return ca.exp(0.5 * math.log(2 * math.pi) + (x + 0.5) * ca.log(base) - base) * series
 
 
-def _quotient(given: list[ca.SX]) -> ca.SX:
+def _quotient(a: ca.SX, b: ca.SX) -> ca.SX:
     """Return a / b without its fraction; towards zero."""
-    ratio = given[0] / given[1]
+    ratio = a / b
     return ca.sign(ratio) * ca.floor(ca.fabs(ratio))
-
-
-def _remainder(given: list[ca.SX]) -> ca.SX:
-    return given[0] - given[1] * _quotient(given)
 
 
 _OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
@@ -291,28 +241,28 @@ _OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
     "*": _folded(operator.mul, 1.0),
     "-": _minus,
     "/": lambda given: given[0] / given[1],
-    "power": _raised,
+    "power": lambda given: given[0] ** given[1],
     "root": _root,
     "log": _log,
-    "ln": _unary(ca.log),
-    "exp": _unary(ca.exp),
-    "abs": _unary(ca.fabs),
-    "ceiling": _unary(ca.ceil),
-    "floor": _unary(ca.floor),
+    "ln": _plainly(ca.log),
+    "exp": _plainly(ca.exp),
+    "abs": _plainly(ca.fabs),
+    "ceiling": _plainly(ca.ceil),
+    "floor": _plainly(ca.floor),
     "factorial": _factorial,
     "max": _folded(ca.fmax, -math.inf),
     "min": _folded(ca.fmin, math.inf),
-    "quotient": _quotient,
-    "rem": _remainder,
-    **{name: _unary(function) for name, function in _CIRCULAR.items()},
+    "quotient": _plainly(_quotient),
+    "rem": lambda given: given[0] - given[1] * _quotient(given[0], given[1]),
+    **{name: _plainly(function) for name, function in _CIRCULAR.items()},
     "piecewise": _piecewise,
-    "and": _and,
-    "or": _or,
-    "xor": _xor,
+    "and": _folded(ca.logic_and, 1.0, truth),
+    "or": _folded(ca.logic_or, 0.0, truth),
+    "xor": _folded(_either, 0.0, truth),
     "not": lambda given: ca.logic_not(truth(given[0])),
     "implies": lambda given: ca.logic_or(ca.logic_not(truth(given[0])), truth(given[1])),
     "==": _chain(operator.eq),
-    "!=": _binary(operator.ne),
+    "!=": _plainly(operator.ne),
     "<": _chain(operator.lt),
     "<=": _chain(operator.le),
     ">": _chain(operator.gt),

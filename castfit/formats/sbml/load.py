@@ -10,6 +10,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, items, named, real, text
 from castfit._support.status import check, suggest
+from castfit.formats.optional import library
 from castfit.formats.sbml.classification import Role
 from castfit.formats.sbml.document import Contents, contents_of
 from castfit.formats.sbml.events import events_of
@@ -153,7 +154,7 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
         events,
         expressions,
         species,
-        _text_of(found),
+        str(library("libsbml").writeSBMLToString(found)),
         started,
     )
 
@@ -168,12 +169,6 @@ def _without_sizes(values: SbmlValues, told: list[ca.SX]) -> list[ca.SX]:
 
 def _finite(expression: ca.SX) -> bool:
     return not expression.is_constant() or bool(np.isfinite(float(expression)))
-
-
-def _text_of(found: Any) -> str:
-    from castfit.formats.sbml.reading import library
-
-    return str(library("libsbml").writeSBMLToString(found))
 
 
 def _unsupported(contents: Contents) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from castfit._support.arguments import text
-from castfit._support.status import InputError, check
+from castfit._support.status import check
+from castfit.formats.optional import library
 
 _UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows by itself, and pictures
     "comp",
@@ -20,23 +20,12 @@ _UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows 
 _MOST = 20  # complaints of libsbml that are shown
 
 
-def library(name: str) -> Any:
-    """Import a library of the extra `petab`.
-
-    Raises InputError: if it is not installed.
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError("sbml.load", [f"{name} is not installed; pip install 'castfit[petab]'"]) from error
-
-
 def document(where: str, source: Any) -> Any:
     """Read SBML or Antimony, from a path or as text, and return libsbml's document, in Level 3.
 
     Raises InputError: for a missing file, text that is neither, and what libsbml calls errors.
     """
-    libsbml = library("libsbml")
+    libsbml = library("libsbml", "sbml.load")
     found = _read(where, source, libsbml)
     check(where, _complaints(found, libsbml))
     if found.getModel() is None:
@@ -73,7 +62,7 @@ def from_antimony(where: str, said: Any) -> str:
     given: Any = said
     if not isinstance(given, str) or not given.strip():
         check(where, [f"the model is {text(said)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
-    antimony = library("antimony")
+    antimony = library("antimony", "sbml.load")
     antimony.clearPreviousLoads()
     if antimony.loadAntimonyString(given) < 0:
         check(where, [f"Antimony: {' '.join(str(antimony.getLastError()).split())}"])

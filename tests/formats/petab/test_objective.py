@@ -9,10 +9,11 @@ import pytest
 from scipy import stats
 
 import castfit as cf
+from castfit._bench.gradients import SmoothObjective
 from castfit.cli.source import load
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.search.portfolio.limits import search_field
-from castfit.formats.petab.likelihood import Objective, accurate
+from castfit.formats.petab.likelihood import accurate
 from tests.formats.petab.writing import DECAY, measured, parameter, write
 
 pytest.importorskip("petab")
@@ -30,7 +31,7 @@ def normal(value: float, mean: float, sigma: float) -> float:
 def gradient_agrees(problem: cf.Problem, tolerance: float = 1e-5) -> bool:
     """Compare the gradient of PEtab's objective with its central differences."""
     theta = np.asarray(problem.guess)
-    objective = Objective(problem, theta)
+    objective = SmoothObjective(problem, theta)
     exact = objective.gradient(theta)
     found, _ = objective.differences(theta)
     return bool(np.abs(found - exact).max() <= tolerance * max(1.0, float(np.abs(exact).max())))
@@ -517,7 +518,7 @@ def test_a_state_that_has_died_away_before_the_first_datum(tmp_path):
     times = (10.0, 12.0, 15.0)
     path = write(tmp_path, text, measurements=measured(times, (1.3, 0.9, 0.5)))
     problem = cf.petab.load(path)
-    objective = Objective(problem, np.asarray(problem.guess), accurate(1e-10))
+    objective = SmoothObjective(problem, np.asarray(problem.guess), accurate(1e-10))
     amount = 2 * np.exp(-0.4 * np.array(times)) + 100 * 1000 / (1000 - 0.4) * np.exp(-0.4 * np.array(times))
     expected = sum(normal(m, a, 0.1) for m, a in zip((1.3, 0.9, 0.5), amount, strict=True))
     assert objective.value(np.asarray(problem.guess)) == pytest.approx(expected, abs=1e-7)

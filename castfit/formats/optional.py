@@ -1,4 +1,4 @@
-"""The libraries that PEtab needs, imported when they are, with a message that helps where they are missing."""
+"""The libraries that formats need, imported when they are, with a message that helps where they are missing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 from castfit._support.status import InputError
 
-_INSTALL = "install the extra:  pip install 'castfit[petab]'"
 
-
-def library(name: str) -> Any:
+def library(name: str, where: str = "petab") -> Any:
     """Return a module of an optional library.
 
     Raises InputError: if it is not installed, with how to get it.
@@ -18,4 +16,5 @@ def library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise InputError("petab", [f"the library '{name.split('.')[0]}' is missing ({error}); {_INSTALL}"]) from error
+        package = name.partition(".")[0]
+        raise InputError(where, [f"{package} is not installed; pip install 'castfit[petab]'"]) from error
