@@ -153,39 +153,29 @@ def experiments_of(
     """Return what is measured at times, and, apart, what is measured at rest."""
     at_rest = [d for d in data if isinf(d.row.time)]
     in_time = [d for d in data if not isinf(d.row.time)]
-    for some, label in ((in_time, row.name), (at_rest, f"{row.name} at rest" if in_time else row.name)):
-        if some:
-            yield _experiment(row, label, plan, some, observing, entities, put)
-
-
-def _experiment(
-    row: ExperimentRow,
-    label: str,
-    plan: Mapping[float, PeriodValues],
-    data: Sequence[Datum],
-    observing: Observing,
-    entities: Entities,
-    put: Constants,
-) -> Experiment:
     first = row.during[0] if row.during else Period(0.0, ())
     during = plan.get(first.time, PeriodValues({}, {}, frozenset()))
-    initial: Any = {n: put(v) for n, v in during.states.items()}
-    if row.before is not None:
-        before = plan[row.before.time]
-        initial = steady_state(
-            parameters=_constants(before, put),
-            initial={n: put(v) for n, v in {**entities.initial, **before.states}.items()},
-            replace={n: v for n, v in initial.items() if n in during.chosen},
-        )
-    events: list[Any] = []
-    for period in row.during[1:]:
-        events += _changes(period, plan[period.time], put)
-    events += [_event(e, put) for e in entities.events]  # after a period's changes, where they happen at one time
-    series, sigma, noise = _data(data, observing, put)
-    own = {**_constants(during, put), **_placeholders(row.name, observing, put)}
-    return Experiment(
-        series, sigma=sigma, noise=noise, initial=initial, parameters=own, events=events, start=first.time, name=label
-    )
+    for some, label in ((in_time, row.name), (at_rest, f"{row.name} at rest" if in_time else row.name)):
+        if not some:
+            continue
+        initial: Any = {n: put(v) for n, v in during.states.items()}
+        if row.before is not None:
+            before = plan[row.before.time]
+            initial = steady_state(
+                parameters=_constants(before, put),
+                initial={n: put(v) for n, v in {**entities.initial, **before.states}.items()},
+                replace={n: v for n, v in initial.items() if n in during.chosen},
+            )
+        events: list[Any] = []
+        for period in row.during[1:]:
+            events += _changes(period, plan[period.time], put)
+        events += [_event(e, put) for e in entities.events]  # after a period's changes, where they happen at one time
+        series, sigma, noise = _data(some, observing, put)
+        own = {**_constants(during, put), **_placeholders(row.name, observing, put)}
+        yield Experiment(
+            series, sigma=sigma, noise=noise, initial=initial, parameters=own, events=events, start=first.time,
+            name=label,
+        )  # fmt: skip
 
 
 def _constants(values: PeriodValues, put: Constants) -> dict[str, Graph]:
@@ -204,14 +194,8 @@ def _event(event: Event, put: Constants) -> Event:
     changes = {n: put(v) for n, v in event.changes.items()}
     if event.when is None:
         return Event(put(event.time), changes, measured=event.measured)
-    return Event(
-        None,
-        changes,
-        when=put.graph(event.when),
-        measured=event.measured,
-        direction=event.direction,
-        count=event.count,
-    )
+    when, direction, count = put.graph(event.when), event.direction, event.count
+    return Event(None, changes, when=when, measured=event.measured, direction=direction, count=count)
 
 
 def _changes(period: Period, values: PeriodValues, put: Constants) -> list[Any]:

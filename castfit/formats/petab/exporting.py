@@ -217,11 +217,10 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
     name = tables.id(experiment.name)
     steady = experiment.steady
     shared = {n: ca.SX.sym(f"estimated_{n}") for n in _targets(problem) if n in problem.parameters}
+    changes = dict(experiment.initial)
     if steady is not None and steady.settled:
-        begin, changes = experiment.start, dict(steady.initial)
+        changes = dict(steady.initial)
         steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
-    else:
-        begin, changes = experiment.start, dict(experiment.initial)
     if steady is not None:
         before = {**shared, **experiment.parameters, **steady.parameters, **steady.initial}
         _add_condition(f"{name}_before", before, experiment, tables)
@@ -230,7 +229,9 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
     local = [n for n, p in problem.parameters.items() if p.local and n in model.parameters]
     said |= {n: ca.SX.sym(f"{n}_{experiment.name}") for n in local if n not in experiment.parameters}
     used = _add_condition(name, said, experiment, tables)
-    tables.experiments.append({"experimentId": name, "time": repr(begin), "conditionId": name if used else ""})
+    tables.experiments.append(
+        {"experimentId": name, "time": repr(experiment.start), "conditionId": name if used else ""}
+    )
     for output, (times, values) in experiment.data.items():
         _measured(model, experiment, output, times, values, tables)
 
@@ -277,13 +278,12 @@ def _measured(model: Model, experiment: Experiment, output: str, times: Any, val
     else:
         formula = said if factor == 1.0 else f"{factor!r} * {said}"
     observable = next(n for n in _names(output) if _free(tables, n, formula, kind))
-    placeholder = said
     tables.observables[observable] = {
         "observableId": tables.id(observable),
         "observableFormula": tables.formula(model.outputs[output], f"the output '{output}'"),
         "noiseFormula": formula,
         "noiseDistribution": kind,
-        "noisePlaceholders": placeholder,
+        "noisePlaceholders": said,
     }
     for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True):
         row = {
@@ -291,7 +291,7 @@ def _measured(model: Model, experiment: Experiment, output: str, times: Any, val
             "experimentId": tables.id(experiment.name),
             "measurement": repr(float(values[i, j])),
             "time": "inf" if experiment.settled else repr(float(times[i])),
-            "noiseParameters": "" if not placeholder or numbers is None else repr(float(numbers[i, j])),
+            "noiseParameters": "" if numbers is None else repr(float(numbers[i, j])),
         }
         tables.measurements.append(row)
 
@@ -358,13 +358,11 @@ def _sbml(sbml: Any, model: Model, problem: Problem, tables: _Tables) -> str:
         state.setValue(0.0 if start is None or not start.is_constant() else float(start))
         rule = made.createRateRule()
         rule.setVariable(tables.id(name))
-        rule.setMath(_tree(sbml, tables.formula(rate, f"the rate of '{name}'", of_model=True)))
+        rule.setMath(sbml.parseL3Formula(tables.formula(rate, f"the rate of '{name}'", of_model=True)))
         if start is not None and not start.is_constant():
             assignment = made.createInitialAssignment()
             assignment.setSymbol(tables.id(name))
-            assignment.setMath(_tree(sbml, tables.formula(start, f"the initial value of '{name}'", of_model=True)))
+            assignment.setMath(
+                sbml.parseL3Formula(tables.formula(start, f"the initial value of '{name}'", of_model=True))
+            )
     return str(sbml.writeSBMLToString(document))
-
-
-def _tree(sbml: Any, formula: str) -> Any:
-    return sbml.parseL3Formula(formula)

@@ -60,13 +60,11 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
     names = [row.get("parameterId", "") for row in rows]
     unknown = [n for n in values if n not in names]
     check("petab.save_parameters", [f"'{n}' is not in the table of '{like}': {suggest(n, names)}" for n in unknown])
-    changed = [{**row, **_nominal(row, values)} for row in rows]
+    changed = [
+        {**row, "nominalValue": repr(float(values[n]))} if n in values else row
+        for n, row in zip(names, rows, strict=True)
+    ]
     write_table(Path(file), head if "nominalValue" in head else (*head, "nominalValue"), changed)
-
-
-def _nominal(row: Mapping[str, str], values: Mapping[str, float]) -> dict[str, str]:
-    name = row.get("parameterId", "")
-    return {"nominalValue": repr(float(values[name]))} if name in values else {}
 
 
 def _row(quantity: Quantity, value: float) -> dict[str, str]:

@@ -5,8 +5,7 @@ A quantity that nothing determines is a constant: a parameter of castfit's model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from castfit.formats.sbml.document import Contents
@@ -28,16 +27,8 @@ class Role(Enum):
         return self in (Role.RATE, Role.REACTIONS, Role.HELD)
 
 
-@dataclass(frozen=True)
-class Undecided:
-    """Roles of quantities; `open_` are those that an algebraic rule may determine, the likelier ones first."""
-
-    roles: Mapping[str, Role]
-    open_: tuple[str, ...]
-
-
-def roles_of(contents: Contents) -> Undecided:
-    """Tell what determines each quantity, algebraic rules aside."""
+def roles_of(contents: Contents) -> tuple[dict[str, Role], tuple[str, ...]]:
+    """Tell what determines each quantity, algebraic rules aside, and which these may determine, likelier ones first."""
     reacting = {p.species for r in contents.reactions.values() for p in r.participants}
     changed = {name for event in contents.events for name in event.assignments}
     roles: dict[str, Role] = {}
@@ -52,7 +43,7 @@ def roles_of(contents: Contents) -> Undecided:
             roles[name] = Role.HELD if name in changed else Role.CONSTANT
     free = [n for n, role in roles.items() if role in (Role.CONSTANT, Role.HELD)]
     free = [n for n in free if not contents.quantities[n].constant]
-    return Undecided(roles, tuple(sorted(free, key=lambda n: (n in changed, n in contents.initial))))
+    return roles, tuple(sorted(free, key=lambda n: (n in changed, n in contents.initial)))
 
 
 def matched(needs: Sequence[Iterable[str]]) -> list[str | None]:

@@ -112,20 +112,16 @@ def contents_of(document: Any) -> Contents:
 
 def _quantities(model: Any) -> Iterator[SbmlQuantity]:
     for c in model.getListOfCompartments():
-        size = float(c.getSize()) if c.isSetSize() else None
+        size = _number(c, "Size")
         dimensions = float(c.getSpatialDimensionsAsDouble()) if c.isSetSpatialDimensions() else 3.0
         yield SbmlQuantity(c.getId(), "compartment", bool(c.getConstant()), size, dimensions=dimensions)
     for s in model.getListOfSpecies():
-        as_amount, value = bool(s.isSetInitialAmount()), None
-        if as_amount:
-            value = float(s.getInitialAmount())
-        elif s.isSetInitialConcentration():
-            value = float(s.getInitialConcentration())
+        as_amount = bool(s.isSetInitialAmount())
         yield SbmlQuantity(
             s.getId(),
             "species",
             bool(s.getConstant()),
-            value,
+            _number(s, "InitialAmount" if as_amount else "InitialConcentration"),
             s.getCompartment(),
             bool(s.getHasOnlySubstanceUnits()),
             as_amount,
@@ -133,30 +129,26 @@ def _quantities(model: Any) -> Iterator[SbmlQuantity]:
             s.getConversionFactor() or model.getConversionFactor(),
         )
     for p in model.getListOfParameters():
-        yield SbmlQuantity(
-            p.getId(), "parameter", bool(p.getConstant()), float(p.getValue()) if p.isSetValue() else None
-        )
+        yield SbmlQuantity(p.getId(), "parameter", bool(p.getConstant()), _number(p, "Value"))
     for r in model.getListOfReactions():
         for reference in (*r.getListOfReactants(), *r.getListOfProducts()):
             if reference.isSetId():
-                number = float(reference.getStoichiometry()) if reference.isSetStoichiometry() else None
+                number = _number(reference, "Stoichiometry")
                 yield SbmlQuantity(reference.getId(), "species reference", bool(reference.getConstant()), number)
+
+
+def _number(thing: Any, name: str) -> float | None:
+    """Return an attribute of libsbml's that may not be set."""
+    return float(getattr(thing, f"get{name}")()) if getattr(thing, f"isSet{name}")() else None
 
 
 def _reaction(reaction: Any) -> Reaction:
     law = reaction.getKineticLaw() if reaction.isSetKineticLaw() else None
     tree = law.getMath() if law is not None and law.isSetMath() else None
-    own: dict[str, float | None] = {}
-    if law is not None:
-        own = {p.getId(): float(p.getValue()) if p.isSetValue() else None for p in law.getListOfLocalParameters()}
+    own = {} if law is None else {p.getId(): _number(p, "Value") for p in law.getListOfLocalParameters()}
     sides = ((-1.0, reaction.getListOfReactants()), (1.0, reaction.getListOfProducts()))
     participants = tuple(
-        Participant(
-            r.getSpecies(),
-            sign,
-            float(r.getStoichiometry()) if r.isSetStoichiometry() else None,
-            r.getId() if r.isSetId() else "",
-        )
+        Participant(r.getSpecies(), sign, _number(r, "Stoichiometry"), r.getId() if r.isSetId() else "")
         for sign, group in sides
         for r in group
     )

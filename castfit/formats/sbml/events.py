@@ -42,22 +42,13 @@ class _At:
     at_trigger: bool = True
 
 
-@dataclass(frozen=True)
-class _When:
-    """An event when a condition becomes true."""
-
-    condition: ca.SX
-    changes: Mapping[ca.SX, ca.SX]
-    at_start: bool
-
-
 def events_of(values: SbmlValues, count: int) -> tuple[Event, ...]:
     """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`.
 
     `count` is how often a watched one may happen.
     """
     known: list[_At] = []
-    watched: list[_When] = []
+    watched: list[tuple[ca.SX, Mapping[ca.SX, ca.SX], bool]] = []  # trigger, changes, whether it may be at the start
     exact = True
     for happening in values.contents.events:
         trigger = truth(values.formula(f"the trigger of event {happening.name}", happening.trigger))
@@ -69,7 +60,7 @@ def events_of(values: SbmlValues, count: int) -> tuple[Event, ...]:
                 values.mistakes.append(what)
         if not changes or (trigger.is_constant() and (happening.initially or not float(trigger))):
             continue  # nothing happens
-        watched.append(_When(trigger, changes, at_start=not happening.initially))
+        watched.append((trigger, changes, not happening.initially))
         times = _times_of(values, trigger, changes, initially=happening.initially)
         exact = exact and times is not None
         known += [_later(values, happening, event) for event in times or []]
@@ -80,7 +71,7 @@ def events_of(values: SbmlValues, count: int) -> tuple[Event, ...]:
             for what, tree in (("delay", h.delay), ("priority", h.priority))
             if tree is not None
         ]
-        return tuple(_watched(values, event, count) for event in watched)
+        return tuple(_watched(values, *event, count) for event in watched)
     return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(known))
 
 
@@ -210,18 +201,12 @@ def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
     return ca.is_equal(one, other, 20)
 
 
-def _watched(values: SbmlValues, event: _When, count: int) -> Event:
+def _watched(values: SbmlValues, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], at_start: bool, count: int) -> Event:
     """Return an event that is watched; a value at its very time shows it where the trigger is true there."""
-    condition = values.time >= 0 if event.condition.is_constant() else event.condition
+    condition = values.time >= 0 if trigger.is_constant() else trigger
     assert is_condition(condition)
-    after = event.at_start or Comparisons.of(condition).includes_zero()
-    return Event(
-        when=condition,
-        changes=dict(event.changes),
-        measured="after" if after else "before",
-        count=count,
-        at_start=event.at_start,
-    )
+    measured = "after" if at_start or Comparisons.of(condition).includes_zero() else "before"
+    return Event(when=condition, changes=dict(changes), measured=measured, count=count, at_start=at_start)
 
 
 def _changes(values: SbmlValues, happening: Happening) -> dict[ca.SX, ca.SX]:

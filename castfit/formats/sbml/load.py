@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import casadi as ca
@@ -12,7 +13,7 @@ from castfit._support.arguments import is_count, is_one_of, items, named, real, 
 from castfit._support.status import check, suggest
 from castfit.formats.optional import library
 from castfit.formats.sbml.classification import Role
-from castfit.formats.sbml.document import Contents, contents_of
+from castfit.formats.sbml.document import contents_of
 from castfit.formats.sbml.events import events_of
 from castfit.formats.sbml.reading import document, from_antimony
 from castfit.formats.sbml.values import SbmlValues
@@ -101,7 +102,7 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
     mistakes += [
         f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
     ]
-    mistakes += _unsupported(contents)
+    mistakes += [f"reaction '{r.name}' is fast" for r in contents.reactions.values() if r.fast]
     values = SbmlValues(contents, frozenset(known if every else kept), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
@@ -139,9 +140,6 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
     }
     expressions["time"] = values.time
 
-    def started(given: Mapping[str, Any]) -> Start:
-        return _started(values, given)
-
     return Loaded(
         contents.name,
         model,
@@ -155,7 +153,7 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
         expressions,
         species,
         str(library("libsbml").writeSBMLToString(found)),
-        started,
+        partial(_started, values),
     )
 
 
@@ -169,11 +167,6 @@ def _without_sizes(values: SbmlValues, told: list[ca.SX]) -> list[ca.SX]:
 
 def _finite(expression: ca.SX) -> bool:
     return not expression.is_constant() or bool(np.isfinite(float(expression)))
-
-
-def _unsupported(contents: Contents) -> list[str]:
-    """Find what has no equivalent, by name."""
-    return [f"reaction '{r.name}' is fast" for r in contents.reactions.values() if r.fast]
 
 
 def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:

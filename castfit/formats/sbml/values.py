@@ -18,7 +18,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.formats.sbml.classification import Role, matched, roles_of
-from castfit.formats.sbml.document import Contents, SbmlQuantity
+from castfit.formats.sbml.document import Contents, Participant, SbmlQuantity
 from castfit.formats.sbml.formulas import NotExpressible, Scope, expression
 
 
@@ -29,7 +29,7 @@ class LazyValues(ABC):
     _known: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX], kw_only=True)
     _busy: list[str] = field(default_factory=list[str], kw_only=True)
 
-    def remembered(self, name: str) -> ca.SX:
+    def value(self, name: str) -> ca.SX:
         """Return what an identifier means; zero, after a complaint, while that is being worked out."""
         if name not in self._known:
             if name in self._busy:
@@ -63,8 +63,7 @@ class SbmlValues(LazyValues):
     _rates: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
 
     def __post_init__(self) -> None:
-        undecided = roles_of(self.contents)
-        self.roles = dict(undecided.roles)
+        self.roles, open_ = roles_of(self.contents)
         taken = {*self.contents.quantities, *self.contents.reactions, *self.contents.functions}
         self.time = ca.SX.sym(_free_name("time", taken, ("t",)))
         self.states: dict[str, ca.SX] = {}
@@ -80,7 +79,7 @@ class SbmlValues(LazyValues):
         self._taken = taken
         self._own: dict[tuple[str, str], ca.SX] = {}
         self._chosen: dict[str, object] = {}
-        self._decide(undecided.open_)
+        self._decide(open_)
         for name, role in self.roles.items():
             if role.is_state:
                 self.states[name] = ca.SX.sym(self._state_name(name))
@@ -120,7 +119,7 @@ class SbmlValues(LazyValues):
         symbols = {n: ca.SX.sym(n) for n in open_}
         undecided = {n: ca.SX.sym(n) for n, role in self.roles.items() if role.is_state and n not in symbols}
         self._known.update({**undecided, **symbols})
-        trial = [self._formula("an algebraic rule", tree) for tree in self.contents.algebraic]
+        trial = [self.formula("an algebraic rule", tree) for tree in self.contents.algebraic]
         for memory in (self._known, self._own, self.parameters, self.numbers, self.computed_from):
             memory.clear()  # what is determined by the rules was still a constant
         self._taken = taken
@@ -145,7 +144,7 @@ class SbmlValues(LazyValues):
         unknown = {n: ca.SX.sym(n) for n in chosen}
         before = dict(self._known)
         self._known.update(unknown)
-        residuals = [self._formula("an algebraic rule", self._chosen[n]) for n in chosen]
+        residuals = [self.formula("an algebraic rule", self._chosen[n]) for n in chosen]
         self._known = before
         z, g = ca.vertcat(*unknown.values()), ca.vertcat(*residuals)
         slope = ca.jacobian(g, z)
@@ -164,10 +163,6 @@ class SbmlValues(LazyValues):
         """What names stand for at any time."""
         return Scope(self.value, self.time, self.rate, self.contents.functions)
 
-    def value(self, name: str) -> ca.SX:
-        """Return what an identifier means in formulas."""
-        return self.remembered(name)
-
     def _valued(self, name: str) -> ca.SX:
         contents = self.contents
         if name in contents.reactions:
@@ -177,7 +172,7 @@ class SbmlValues(LazyValues):
             return ca.SX(0)
         q, role = contents.quantities[name], self.roles[name]
         if role is Role.ASSIGNED:
-            return self._formula(f"the assignment rule of '{name}'", contents.assigned[name])
+            return self.formula(f"the assignment rule of '{name}'", contents.assigned[name])
         if role is Role.ALGEBRAIC:
             self._solve()
             return self._known[name]
@@ -235,18 +230,15 @@ class SbmlValues(LazyValues):
             self.mistakes.append(f"reaction '{name}' has no kinetic law")
             return ca.SX(0)
         own = {n: self._local(name, n) for n in reaction.own}
-        return self._formula(f"the kinetic law of '{name}'", reaction.law, self.scope.inside(own))
+        return self.formula(f"the kinetic law of '{name}'", reaction.law, self.scope.inside(own))
 
-    def _formula(self, what: str, tree: object, scope: Scope | None = None) -> ca.SX:
+    def formula(self, what: str, tree: object, scope: Scope | None = None) -> ca.SX:
+        """Return a formula, at any time or in another scope; `what` it is, in words."""
         try:
             return expression(tree, scope or self.scope)
         except NotExpressible as error:
             self.mistakes.append(f"{what} contains {error}")
             return ca.SX(0)
-
-    def formula(self, what: str, tree: object) -> ca.SX:
-        """Return a formula at any time; `what` it is, in words."""
-        return self._formula(what, tree)
 
     def _round(self, name: str) -> None:
         self.mistakes.append(f"'{name}' depends on itself, by way of {', '.join(self._busy[self._busy.index(name) :])}")
@@ -284,7 +276,7 @@ class SbmlValues(LazyValues):
         if role is Role.HELD:
             return ca.SX(0)
         if role is Role.RATE:
-            return self._formula(f"the rate rule of '{name}'", self.contents.rates[name])
+            return self.formula(f"the rate rule of '{name}'", self.contents.rates[name])
         flow = ca.SX(0)
         for reaction in self.contents.reactions.values():
             for part in reaction.participants:
@@ -294,14 +286,13 @@ class SbmlValues(LazyValues):
         flow = flow * self.value(factor) if factor else flow  # A' = c sum nu v
         return flow if self.is_amount(name) or self.holds_amount(name) else _divided(flow, self.size(name))
 
-    def _stoichiometry(self, reaction: str, part: object) -> ca.SX:
-        named, number = getattr(part, "reference", ""), getattr(part, "stoichiometry", None)
-        if named:
-            return self.value(named)
-        if number is None:
+    def _stoichiometry(self, reaction: str, part: Participant) -> ca.SX:
+        if part.reference:
+            return self.value(part.reference)
+        if part.stoichiometry is None:
             self.mistakes.append(f"a stoichiometry in reaction '{reaction}' has no value")
             return ca.SX(0)
-        return ca.SX(number)
+        return ca.SX(part.stoichiometry)
 
     def start(self, overrides: Mapping[str, ca.SX]) -> StartValues:
         """Return the values at the start, some of them given."""
@@ -327,7 +318,7 @@ class StartValues(LazyValues):
     def value(self, name: str) -> ca.SX:
         """Return what an identifier means at the start."""
         self.touched.add(name)
-        return self.remembered(name)
+        return super().value(name)
 
     def _round(self, name: str) -> None:
         self.values.mistakes.append(f"the initial value of '{name}' depends on itself")
@@ -377,21 +368,15 @@ class StartValues(LazyValues):
 
     def is_given(self, name: str) -> bool:
         """Tell whether a state has an initial value."""
-        q = self.values.contents.quantities[name]
-        return (
-            name in self.overrides
-            or name in self.values.contents.initial
-            or (q.value is not None and not np.isnan(q.value))
-        )
+        value = self.values.contents.quantities[name].value
+        said = name in self.overrides or name in self.values.contents.initial
+        return said or (value is not None and not np.isnan(value))
 
     def state(self, name: str) -> ca.SX:
         """Return the initial value of a quantity's state."""
         value = self.value(name)
-        return (
-            value * self.value(self.values.contents.quantities[name].compartment)
-            if self.values.holds_amount(name)
-            else value
-        )
+        holds = self.values.holds_amount(name)
+        return value * self.value(self.values.contents.quantities[name].compartment) if holds else value
 
     def at_start(self, value: ca.SX) -> ca.SX:
         """Put initial values of states, and time 0, into an expression."""
