@@ -8,12 +8,16 @@ carries it as the package ``castfit._problems``; in a checkout it lies beside ``
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from numbers import Real
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +25,6 @@ import casadi as ca
 import numpy as np
 from scipy import special
 
-from castfit._support.beside import beside
 from castfit._support.casadi_functions import Buffered
 from castfit._support.reprs import brief, one_line
 from castfit._support.status import InputError, check, suggest
@@ -327,6 +330,23 @@ def exact_trajectory(
         atol=1e-13,
     )
     return dict(zip(model.states, solution.y, strict=True))
+
+
+@cache
+def beside(package: str, folder: str) -> ModuleType:
+    """Import a package under its installed name, from the folder beside castfit/ if it is not installed."""
+    if importlib.util.find_spec(package) is not None:
+        return importlib.import_module(package)
+    place = Path(__file__).resolve().parents[1] / folder
+    spec = importlib.util.spec_from_file_location(
+        package, place / "__init__.py", submodule_search_locations=[str(place)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _library() -> ModuleType:

@@ -22,8 +22,8 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
 
 def _bench(arguments: argparse.Namespace) -> int:
     """Run a table, whatever its kind."""
-    from castfit._support.beside import beside
     from castfit.cli import console as screen
+    from castfit.problems import beside
 
     KINDS = beside("castfit._bench", "bench").KINDS
 

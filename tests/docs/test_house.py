@@ -16,7 +16,7 @@ from tests.paths import ROOT
 
 CASTFIT = ROOT / "castfit"
 # problems/ and bench/ lie outside castfit/, and are found by name; so are optional libraries, which have no types.
-OUTSIDE = [CASTFIT / place for place in ("_support/beside.py", "problems.py", "formats/optional.py")]
+OUTSIDE = [CASTFIT / place for place in ("problems.py", "formats/optional.py")]
 
 
 def sources():
