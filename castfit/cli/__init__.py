@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import castfit
 from castfit._support.status import CastfitError
 from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, new, profile, report, search
-from castfit.cli.command import INTERRUPTED, MISUSE, say
+from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, say
 
 COMMANDS = (
     demo.LIST,
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="replace")
     try:
+        check_outputs(chosen)
         return chosen.run(chosen)
     except (CastfitError, OSError) as error:
         say(str(error) if isinstance(error, CastfitError) else f"castfit: {error}", sys.stderr)

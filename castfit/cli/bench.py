@@ -6,7 +6,7 @@ import argparse
 
 from castfit._support.status import Status, check, suggest
 from castfit._support.text_tables import Sheet
-from castfit.cli.command import INTERRUPTED, Command, check_outputs, option, write_json
+from castfit.cli.command import INTERRUPTED, Command, option, write_json
 
 _OPTIONS = (
     "starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot",
@@ -27,7 +27,6 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     KINDS = beside("castfit._bench", "bench").KINDS
 
-    check_outputs(arguments)
     known = {name: kind for kind in KINDS for name in kind.names()}
     if arguments.list:
         rows = sorted((name, kind.says(name)) for name, kind in known.items())

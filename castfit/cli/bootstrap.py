@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 
-from castfit.cli.command import FAILED, Command, check_outputs, keywords, say, write_json
+from castfit.cli.command import FAILED, Command, keywords, say, write_json
 
 _KINDS = ("residual", "wild", "parametric")
 
@@ -25,7 +25,6 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 
-    check_outputs(arguments)
     source = load(arguments.name, arguments.option)
     method, solver = usual_parts(source)
     result = castfit.fit(source.problem, method, solver, start=source.start)

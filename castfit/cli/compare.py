@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from castfit._support.status import Status, check
-from castfit.cli.command import FAILED, INTERRUPTED, Command, check_outputs, keywords, write_json
+from castfit.cli.command import FAILED, INTERRUPTED, Command, keywords, write_json
 from castfit.cli.source import load
 
 _OPTIONS = {
@@ -24,7 +24,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     from castfit.drive.search.compare.methods import methods_from
     from castfit.drive.search.compare.result import correct_at, legend
 
-    check_outputs(arguments)
     source = load(arguments.name, arguments.option)
     mistakes: list[str] = []
     methods = methods_from(arguments.methods, mistakes, source.recommended)

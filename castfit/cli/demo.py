@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from castfit._support.status import Status
-from castfit.cli.command import Command, check_outputs
+from castfit.cli.command import Command
 from castfit.cli.fit import FitCall, exit_status, read_start
 from castfit.cli.method import make_transcription
 from castfit.cli.source import load
@@ -30,7 +30,6 @@ def _demo(arguments: argparse.Namespace) -> int:
     from castfit import plots
     from castfit.cli import console as screen
 
-    check_outputs(arguments)
     results: dict[str, dict[str, Result]] = {}
     for name in ("stat5", "alpha_pinene"):
         source = load(name, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from castfit.cli.command import FAILED, Command, check_outputs, keywords, write_json
+from castfit.cli.command import FAILED, Command, keywords, write_json
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -15,7 +15,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
 
-    check_outputs(arguments)
     source = load(arguments.name, arguments.option)
     with screen.progress() as show:
         found = castfit.doctor(

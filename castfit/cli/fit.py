@@ -19,7 +19,6 @@ from castfit.cli.command import (
     Command,
     add_verbose,
     assignments,
-    check_outputs,
     literal,
     write_results,
 )  # fmt: skip
@@ -89,7 +88,6 @@ def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
     from castfit.cli import console as screen
 
-    check_outputs(arguments)
     asked = FitCall.of(arguments)
     source = asked.source
     result = asked.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))

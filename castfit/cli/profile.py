@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import castfit
 from castfit._support.json_codec import finite
-from castfit.cli.command import FAILED, Command, add_verbose, check_outputs, keywords, write_json
+from castfit.cli.command import FAILED, Command, add_verbose, keywords, write_json
 from castfit.cli.fit import FitCall, exit_status
 from castfit.cli.method import add_parts, make_solver
 
@@ -35,7 +35,6 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit, and profile."""
     from castfit.cli import console as screen
 
-    check_outputs(arguments)
     asked = FitCall.of(arguments)
     console = screen.console(stderr=arguments.json == "-")
     result = asked.run(max_time=arguments.max_time)

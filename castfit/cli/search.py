@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import check
-from castfit.cli.command import FAILED, Command, check_outputs, keywords, write_results
+from castfit.cli.command import FAILED, Command, keywords, write_results
 from castfit.cli.fit import exit_status, fit_record
 from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
@@ -54,7 +54,6 @@ def _multistart(arguments: argparse.Namespace) -> int:
 
 def _source(arguments: argparse.Namespace) -> Source:
     check("--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else [])
-    check_outputs(arguments)
     return load(arguments.name, arguments.option)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import atan, copysign, exp, inf, log, log1p, pi, sqrt, tan
 
 from castfit.densities.priors import (
@@ -45,12 +46,7 @@ class LogLaplacePrior(PriorDistribution):
         size, slope = (abs(u), copysign(1.0, u)) if abs(u) > _KNEE else (0.5 * u * u / _KNEE + 0.5 * _KNEE, u / _KNEE)
         z = slope / self.scale + 1.0  # d cost / d log x
         j = 1.0 / (STRAIGHT * self.scale)
-        return PriorRow(z / j, j / x, size + log(x) - self._least)
-
-    @property
-    def _least(self) -> float:
-        """The cost at the mean, which is the mode where the scale is below 1."""
-        return self.mean
+        return PriorRow(z / j, j / x, size + log(x) - self.mean)
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -67,8 +63,8 @@ class LogLaplacePrior(PriorDistribution):
 
     @property
     def constant(self) -> float:
-        """-log p at the mean."""
-        return log(2.0 * self.scale) + self._least
+        """-log p at the mean, which is the mode where the scale is below 1."""
+        return log(2.0 * self.scale) + self.mean
 
     @property
     def support(self) -> tuple[float, float]:
@@ -201,10 +197,6 @@ class Rayleigh(PriorDistribution):
         return [] if is_positive(self.scale) else ["rayleigh takes a positive scale"]
 
 
-def _exponential(scale: float) -> PriorDistribution:
-    return Gamma(1.0, scale)
-
-
 def _chi_square(dof: float) -> PriorDistribution:
     return Gamma(0.5 * dof, 2.0)
 
@@ -219,13 +211,8 @@ _NATURAL: dict[str, Callable[..., PriorDistribution]] = {
     "cauchy": CauchyPrior,
     "rayleigh": Rayleigh,
     "gamma": Gamma,
-    "exponential": _exponential,
+    "exponential": partial(Gamma, 1.0),
     "chisquare": _chi_square,
-}
-_SCALED: dict[str, Callable[..., PriorDistribution]] = {
-    "parameterscaleuniform": UniformPrior,
-    "parameterscalenormal": Normal,
-    "parameterscalelaplace": LaplacePrior,
 }
 
 
@@ -250,6 +237,6 @@ def beginnings(row: ParameterRow) -> PriorDistribution | None:
 
 def _distribution(prior: PriorEntry, scale: str) -> PriorDistribution:
     kind = prior.kind.replace("-", "").lower()
-    if kind in _SCALED:
-        return _SCALED[kind](*prior.numbers, on="value" if scale == LIN else scale)
-    return _NATURAL[kind](*prior.numbers)
+    natural = kind.removeprefix("parameterscale")
+    on = {} if kind == natural else {"on": "value" if scale == LIN else scale}
+    return _NATURAL[natural](*prior.numbers, **on)
