@@ -30,12 +30,13 @@ from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit._support.text_tables import Sheet, rounded
 from castfit.result.covariance import quantile
-from castfit.result.parameter_combinations import mixture, rounded_direction, written
+from castfit.result.parameter_combinations import mixture, rounded_direction, three_digits, written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Mask
+    from castfit.result.result import Result
 
 
 KINDS = ("marginal", "independent", "dependent")
@@ -238,17 +239,14 @@ class ConfidenceRegion:
         errors = self.standard_errors[at] * self.per_theta[at]
         C = self.correlation[np.ix_(at, at)] * np.outer(errors, errors)
         size, V = np.linalg.eigh(C)
-        root = V * np.sqrt(np.maximum(size, 0.0))
-        own = ((first, second), root, np.empty((0, 2)), np.ones(2, dtype=np.bool_), *self._in(at), 2)
-        best, worst = (axis(self.radius_of(2), self.factor) for axis in _axes(*own))
+        root, both = V * np.sqrt(np.maximum(size, 0.0)), np.ones(2, dtype=np.bool_)
+        own = (self.magnitudes[at], self.logarithmic[at], 2, self.radius_of(2), self.factor)
+        best, worst = _axes((first, second), root, np.empty((0, 2)), both, *own)
         return best, worst
 
     def radius_of(self, rank: int) -> float:
         """Return the radius of a region of fewer directions at the same level, in standard errors."""
         return _radius(self.confidence_level, rank, self.dof)
-
-    def _in(self, at: NDArray[np.intp]) -> tuple[Array, Mask]:
-        return self.magnitudes[at], self.logarithmic[at]
 
     @property
     def per_theta(self) -> Array:
@@ -267,10 +265,10 @@ class ConfidenceRegion:
         found: list[str] = []
         for i, j, value in self._pairs(_CORRELATED):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
-            found.append(f"{self.names[i]} and {self.names[j]} are correlated {_three_digits(value)}: {between}.")
+            found.append(f"{self.names[i]} and {self.names[j]} are correlated {three_digits(value)}: {between}.")
         for name, (other, value) in self.freed.items():
             if abs(value) >= _CORRELATED:
-                strength = _three_digits(value)
+                strength = three_digits(value)
                 found.append(
                     f"{name} is held by its bound; without that it would be correlated {strength} with {other}."
                 )
@@ -278,7 +276,7 @@ class ConfidenceRegion:
         for i, j, value in self._pairs(_CORRELATED, self.unbounded) if self.freed else ():
             if (i, j) not in told and not {self.names[i], self.names[j]} & {*self.freed}:
                 pair = f"{self.names[i]} and {self.names[j]}"
-                found.append(f"Without the bounds {pair} would be correlated {_three_digits(value)}.")
+                found.append(f"Without the bounds {pair} would be correlated {three_digits(value)}.")
         found += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
         if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
@@ -287,7 +285,7 @@ class ConfidenceRegion:
             i = int(np.argmax(np.abs(row)))
             found.append(
                 f"The fit lies in a flat valley: {self.names[j]} would be known {gains[j]:.2g} times better if the "
-                f"others were known; it is traded for {self.names[i]} first (correlation {_three_digits(row[i])})."
+                f"others were known; it is traded for {self.names[i]} first (correlation {three_digits(row[i])})."
             )
         return tuple(found)
 
@@ -321,7 +319,7 @@ class ConfidenceRegion:
         return Sheet(("combination", ">known to", ">half-axis", "direction, in relative changes"), tuple(rows))
 
     def __str__(self) -> str:
-        pairs = [f"{self.names[i]}, {self.names[j]}: {_three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
+        pairs = [f"{self.names[i]}, {self.names[j]}: {three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
         listed = ["", "correlations: " + "; ".join(pairs)] if pairs else []
         count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
         level = f"{100 * self.confidence_level:g} %"
@@ -333,69 +331,42 @@ class ConfidenceRegion:
         return "\n".join([head, *self.limits.lines, "", *axes, *listed, *self.sentences])
 
 
-def confidence_region(
-    names: tuple[str, ...],
-    values: Array,
-    log: Mask,
-    bounds: Array,
-    held: Mask,
-    covariance: Array,
-    correlation: Array,
-    information: Array,
-    root: Array,
-    undetermined: Array,
-    rank: int,
-    numerical_errors: Array,
-    confidence_level: float,
-    dof: float,
-) -> ConfidenceRegion:
-    """Work out the confidence region of a fit that succeeded.
-
-    The arguments are those of a `Result`; `held` (n,) tells which quantities a bound holds, dof is inf where standard
-    deviations are known.
-    """
+def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegion:
+    """Work out the confidence region of a fit that succeeded."""
+    names, log, dof = result.names, result.log, np.inf if result.absolute_sigma else result.dof
+    values = np.array(list(result.values.values()))
+    held = np.array([name in result.active for name in names])
+    information, root, undetermined = np.asarray(result.information), result.root, result.undetermined
     slope = np.where(log, values, 1.0)
     if root.size == 0 and values.size:  # of many experiments, or saved by an earlier version
-        root, undetermined = _from_covariance(np.asarray(covariance), slope)
-    rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if rank < 0 else rank
+        root, undetermined = _from_covariance(np.asarray(result.covariance), slope)
+    rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if result.rank < 0 else result.rank
     radius, factor = _radius(confidence_level, rank, dof), quantile(confidence_level, dof)
     errors = np.sqrt(np.sum(root**2, axis=1))
-    open_ = np.isinf(covariance.diagonal())
+    open_ = np.isinf(result.covariance.diagonal())
     errors = np.where(held, np.nan, np.where(open_, np.inf, errors))
     with np.errstate(divide="ignore"):
         alone = 1.0 / np.sqrt(np.maximum(information.diagonal(), 0.0))  # errors if all others were known ...
-        numerical = numerical_errors / np.abs(slope)
+        numerical = np.array([result.numerical_errors[name] for name in names]) / np.abs(slope)
     numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
     alone = np.fmin(np.hypot(alone, numerical), np.where(errors > 0.0, errors, np.inf))
     either = np.zeros(values.size, dtype=np.bool_)  # whether bounds say that a quantity may have either sign
-    if bounds.shape[0] == values.size:
-        low, high = bounds.T
+    if result.bounds.shape[0] == values.size:
+        low, high = result.bounds.T
         either = np.isfinite(low) & (low < 0.0) & (high > 0.0)
     magnitudes, logarithmic = _magnitudes(values, slope, log, errors, alone, factor, either)
     weight = slope / magnitudes
     free = ~held & (slope != 0.0)
-    axes = _axes(names, root * weight[:, None], undetermined * weight, free, magnitudes, logarithmic, rank)
+    root, undetermined = root * weight[:, None], undetermined * weight
+    axes = _axes(names, root, undetermined, free, magnitudes, logarithmic, rank, radius, factor)
     return ConfidenceRegion(
-        names=names,
-        values=values,
-        log=log,
-        confidence_level=confidence_level,
-        dof=float(dof),
-        rank=rank,
-        radius=radius,
-        factor=factor,
-        standard_errors=errors,
-        marginal=factor * errors,
-        independent=radius * errors,
-        dependent=radius * alone,
-        magnitudes=magnitudes,
-        logarithmic=logarithmic,
-        axes=tuple(axis(radius, factor) for axis in axes),
-        correlation=np.asarray(correlation),
-        freed=_freed(names, np.asarray(information), held),
-        unbounded=_unbounded(np.asarray(information)),
-        root=root * weight[:, None],
-        undetermined=undetermined * weight,
+        *(names, values, log, confidence_level, float(dof), rank, radius, factor),
+        *(errors, factor * errors, radius * errors, radius * alone, magnitudes, logarithmic, tuple(axes)),
+        correlation=np.asarray(result.correlation),
+        freed=_freed(names, information, held),
+        unbounded=_unbounded(information),
+        root=root,
+        undetermined=undetermined,
     )
 
 
@@ -433,35 +404,17 @@ def _magnitudes(
     return np.where(magnitudes > 0.0, magnitudes, 1.0), known
 
 
-@dataclass(frozen=True)
-class _RawAxis:
-    """An axis before it is measured: direction g, error along it, what is written (h), its error and unit."""
-
-    names: Sequence[str]
-    g: Array
-    error: float
-    text: str
-    h: Array
-    unit: float
-    own_error: float
-    product: bool
-
-    def __call__(self, radius: float, factor: float) -> Axis:
-        weights = {n: float(w) for n, w in zip(self.names, self.g, strict=True) if w != 0.0}
-        known_to = factor * self.own_error
-        said = f"{self.text} is not determined"
-        if np.isfinite(known_to):
-            said = f"{self.text} is known to {half_width(known_to, relative=self.product)}"
-        elif np.isnan(known_to):
-            said = f"how well {self.text} is known cannot be said"
-        form = {n: float(w) for n, w in zip(self.names, self.h, strict=True) if w != 0.0}
-        half = radius * self.error
-        return Axis(weights, self.error, half, self.text, known_to, said, form, self.unit, self.product)
-
-
 def _axes(
-    names: Sequence[str], root: Array, N: Array, free: Mask, magnitudes: Array, logarithmic: Mask, rank: int
-) -> list[_RawAxis]:
+    names: Sequence[str],
+    root: Array,
+    N: Array,
+    free: Mask,
+    magnitudes: Array,
+    logarithmic: Mask,
+    rank: int,
+    radius: float,
+    factor: float,
+) -> list[Axis]:
     """Find the axes in relative changes, from root (n, n) and open directions N (k, n) there."""
     n = len(names)
     basis = np.eye(n)[:, free]
@@ -478,52 +431,50 @@ def _axes(
 
     V, S, _ = np.linalg.svd(basis.T @ root, full_matrices=False)
     determined = [basis @ V[:, i] for i in range(min(rank, S.size))]
-    found: list[_RawAxis] = []
+    found: list[Axis] = []
     for g in [*reversed(determined), *along]:
         clean = np.where(np.abs(g) > _ZERO, g, 0.0)
         own = error(clean)
         linear = not logarithmic[clean != 0.0].any()  # then what is written are sums in the quantities' own units
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
         if h is None:
-            positive = clean * np.sign(clean[np.argmax(np.abs(clean))])
-            found.append(_RawAxis(names, positive, own, mixture(names, clean), positive, 1.0, own, True))
-            continue
-        text, unit = written(names, h, logarithmic, magnitudes)
-        known = own if np.isinf(own) else error(h) * unit
-        positive = clean * np.sign(clean @ h)
-        found.append(_RawAxis(names, positive, own, text, h, unit, known, bool(logarithmic[h != 0.0].all())))
+            g = h = clean * np.sign(clean[np.argmax(np.abs(clean))])
+            text, unit, known_to, relative = mixture(names, clean), 1.0, factor * own, True
+        else:
+            g, (text, unit) = clean * np.sign(clean @ h), written(names, h, logarithmic, magnitudes)
+            known_to = factor * (own if np.isinf(own) else error(h) * unit)
+            relative = bool(logarithmic[h != 0.0].all())
+        said = f"{text} is not determined"
+        if np.isfinite(known_to):
+            said = f"{text} is known to {half_width(known_to, relative=relative)}"
+        elif np.isnan(known_to):
+            said = f"how well {text} is known cannot be said"
+        weights, form = ({q: float(w) for q, w in zip(names, of, strict=True) if w != 0.0} for of in (g, h))
+        found.append(Axis(weights, own, radius * own, text, known_to, said, form, unit, relative))
     return found
 
 
 def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tuple[str, float]]:
     """Return what quantities at bounds would be correlated with, by Fisher's information without bounds."""
     out: dict[str, tuple[str, float]] = {}
-    diagonal = np.diag(information)
-    moving = np.flatnonzero(diagonal > 0.0)
-    for j in np.flatnonzero(held & (diagonal > 0.0)).tolist():
+    moving = np.flatnonzero(np.diag(information) > 0.0)
+    for j in moving[held[moving]].tolist():
         kept = moving[(moving == j) | ~held[moving]]
-        d = np.sqrt(diagonal[kept])
-        S, V = np.linalg.eigh(information[np.ix_(kept, kept)] / np.outer(d, d))
-        if not S[0] > kept.size * np.finfo(float).eps * S[-1]:
-            continue
-        C = V / S @ V.T
-        row = C[kept == j][0] / np.sqrt(np.diag(C) * float(C[kept == j, kept == j][0]))
+        row = _unbounded(information, kept)[j, kept]
         row[kept == j] = 0.0
-        if row.size > 1:
+        if row.size > 1 and np.isfinite(row).all():
             partner = int(np.argmax(np.abs(row)))
             out[names[j]] = (names[int(kept[partner])], float(row[partner]))
     return out
 
 
-def _unbounded(information: Array) -> Array:
-    """Return the correlation by Fisher's information alone, (n, n)."""
-    n = information.shape[0]
-    out = np.full((n, n), np.nan)
-    diagonal = np.diag(information)
-    moving = np.flatnonzero(diagonal > 0.0)
+def _unbounded(information: Array, kept: NDArray[np.intp] | None = None) -> Array:
+    """Return the correlation of some quantities by Fisher's information alone, (n, n); NaN where it is singular."""
+    out = np.full(information.shape, np.nan)
+    moving = np.flatnonzero(np.diag(information) > 0.0) if kept is None else kept
     if moving.size == 0 or not np.isfinite(information).all():
         return out
-    d = np.sqrt(diagonal[moving])
+    d = np.sqrt(np.diag(information)[moving])
     size, V = np.linalg.eigh(information[np.ix_(moving, moving)] / np.outer(d, d))
     if size[0] > moving.size * np.finfo(float).eps * size[-1]:
         C = V / size @ V.T
@@ -565,8 +516,3 @@ def _interval(ends: tuple[float, float], value: float) -> str:
         return "no limits"
     reach = max(abs(high - value), abs(value - low))
     return f"[{rounded(low, reach)}, {rounded(high, reach)}]"
-
-
-def _three_digits(correlation: float) -> str:
-    """Format a correlation, never rounding it up to 1."""
-    return f"{np.sign(correlation) * min(abs(correlation), 0.9994):+.3f}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from castfit._support.reprs import brief, one_line
 from castfit.result.block_matrix import BlockMatrix
-from castfit.result.parameter_combinations import product
+from castfit.result.parameter_combinations import product, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -169,7 +169,7 @@ def _verdict(
     kind, remarks = WELL_DETERMINED, list[str]()
     if abs(correlation) >= CORRELATED:
         kind = CORRELATED_WITH
-        remarks.append(f"correlated {_three_digits(correlation)} with {partner}")
+        remarks.append(f"correlated {three_digits(correlation, '')} with {partner}")
     if errors[j] > POOR * abs(values[j]):
         kind = POORLY_DETERMINED
         remarks.insert(0, "poorly determined: standard error exceeds the value")
@@ -289,8 +289,3 @@ def _listing(names: Sequence[str]) -> str:
 
 def _signed(weights: dict[str, float]) -> str:
     return " ".join(f"{w:+.2f} {name}" for name, w in weights.items())
-
-
-def _three_digits(correlation: float) -> str:
-    """Format a correlation, never rounding it up to 1."""
-    return f"{np.sign(correlation) * min(abs(correlation), 0.9994):.3f}"

@@ -127,3 +127,8 @@ def written(names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magn
         return weighted_sum(names, weights), abs(unit)
     terms = [f"log|{n}|" if log else f"{n}/{m:.3g}" for n, log, m in zip(names, logarithmic, magnitudes, strict=True)]
     return weighted_sum(terms, h), 1.0
+
+
+def three_digits(correlation: float, sign: str = "+") -> str:
+    """Format a correlation, never rounding it up to 1."""
+    return f"{np.sign(correlation) * min(abs(correlation), 0.9994):{sign}.3f}"

@@ -385,22 +385,7 @@ class Result:
         chosen = self._level("confidence_region", confidence_level)
         if not self.success:
             raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
-        return confidence_region(
-            names=self.names,
-            values=np.array(list(self.values.values())),
-            log=self.log,
-            bounds=self.bounds,
-            held=np.array([name in self.active for name in self.names]),
-            covariance=self.covariance,
-            correlation=self.correlation,
-            information=self.information,
-            root=self.root,
-            undetermined=self.undetermined,
-            rank=self.rank,
-            numerical_errors=np.array([self.numerical_errors[name] for name in self.names]),
-            confidence_level=chosen,
-            dof=np.inf if self.absolute_sigma else self.dof,
-        )
+        return confidence_region(self, chosen)
 
     @renamed(level="confidence_level")
     def predict(
