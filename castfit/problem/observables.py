@@ -118,7 +118,7 @@ def work_out(said: Statement) -> Observations:
     uses = list(unknowns(said.experiments))
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:
-        eliminated[name] = eliminated.get(name, True) and noise.profiled and sigma.plain
+        eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.plain
     plan = _ObservablePlan(eliminated)
     observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in said.experiments)
     if not plan.spreads:

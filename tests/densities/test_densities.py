@@ -308,7 +308,6 @@ def test_a_known_spread_leaves_one_row_of_the_prediction(name):
 def test_plain_rows_are_residuals_of_which_the_cost_is_half_the_square(name):
     noise = ALL[name]
     assert noise.plain
-    assert noise.profiled
     density = density_of(noise).known_spread
     half = ca.Function("f", [MU, S, M], [ca.gradient(density.cost - 0.5 * density.rows**2, MU)])
     slope = ca.Function("f", [MU, S, M], [ca.gradient(density.rows, MU) - density.factor])
@@ -320,7 +319,6 @@ def test_plain_rows_are_residuals_of_which_the_cost_is_half_the_square(name):
 @pytest.mark.parametrize("name", [n for n in ALL if n not in ("Gaussian", "LogNormal", "LogNormal-10")])
 def test_other_rows_are_not_plain(name):
     assert not ALL[name].plain
-    assert not ALL[name].profiled
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *POSITIVE, *COUNTS])

@@ -25,9 +25,27 @@ _LEAST_DISPERSION = 1e-3  # to start from
 _UNSEEN = 1e-6  # part of a variance
 
 
+@dataclass(frozen=True, eq=False)
+class _Counts(Noise):
+    """What Poisson and NegativeBinomial share: whole numbers, whose residuals for tests are made normal."""
+
+    in_unit_of_output: ClassVar[bool] = False
+
+    def value_mistakes(self, values: Array) -> list[str]:
+        """Refuse what is no count."""
+        bad = values[(values < 0) | (np.isfinite(values) & (values != np.floor(values)))]
+        needed = f"{type(self).__name__} needs counts, whole numbers from 0"
+        return [f"it contains {bad.flat[0]:g}; {needed}"] if bad.size else []
+
+    @property
+    def normal(self) -> bool:
+        """Whether the residuals for tests have a normal distribution if the model is right."""
+        return True
+
+
 @brief
 @dataclass(frozen=True, eq=False)
-class Poisson(Noise):
+class Poisson(_Counts):
     """Counts whose expectation is the output, and so is their variance.  There is no `sigma`.
 
     Examples
@@ -43,7 +61,6 @@ class Poisson(Noise):
     """
 
     has_spread: ClassVar[bool] = False
-    in_unit_of_output: ClassVar[bool] = False
 
     def option_mistakes(self) -> list[str]:
         """Say which options are out of range."""
@@ -52,10 +69,6 @@ class Poisson(Noise):
     def spread_mistakes(self) -> list[str]:
         """Say why the spread cannot be unknown: there is none."""
         return ["Poisson has no sigma to be estimated; use NegativeBinomial for counts that scatter more"]
-
-    def value_mistakes(self, values: Array) -> list[str]:
-        """Refuse what is no count."""
-        return _count_mistakes(values, "Poisson")
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return mu - m log mu + log m!, of mu alone."""
@@ -70,11 +83,6 @@ class Poisson(Noise):
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations: the root of the expectation."""
         return np.sqrt(np.maximum(mu, 0.0))
-
-    @property
-    def normal(self) -> bool:
-        """Whether the residuals for tests have a normal distribution if the model is right."""
-        return True
 
     def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
         """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
@@ -93,7 +101,7 @@ class Poisson(Noise):
 
 @brief
 @dataclass(frozen=True, eq=False)
-class NegativeBinomial(Noise):
+class NegativeBinomial(_Counts):
     """Counts more variable than Poisson's: variance mu + dispersion mu^2.
 
     Parameters
@@ -112,12 +120,6 @@ class NegativeBinomial(Noise):
     >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
     0.454 0.055
     """
-
-    in_unit_of_output: ClassVar[bool] = False
-
-    def value_mistakes(self, values: Array) -> list[str]:
-        """Refuse what is no count."""
-        return _count_mistakes(values, "NegativeBinomial")
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return -log of the probability, with n = 1/s and p = 1/(1 + s mu).
@@ -153,11 +155,6 @@ class NegativeBinomial(Noise):
         """Return the standard deviations."""
         mean = np.maximum(mu, 0.0)
         return np.sqrt(mean + s * mean**2)
-
-    @property
-    def normal(self) -> bool:
-        """Whether the residuals for tests have a normal distribution if the model is right."""
-        return True
 
     def scores(self, residual: Array, mu: Array, s: Array, m: Array) -> Array:
         """Return normal residuals of the same probability as the counts (Dunn and Smyth 1996)."""
@@ -222,8 +219,3 @@ def _counted(mu: Array) -> Array:
 def _refused(mu: ca.SX) -> ca.SX:
     """Return infinity where an expected count is negative by more than rounding, else 0."""
     return ca.if_else(mu < -_NONE, np.inf, 0)
-
-
-def _count_mistakes(values: Array, what: str) -> list[str]:
-    bad = values[(values < 0) | (np.isfinite(values) & (values != np.floor(values)))]
-    return [f"it contains {bad.flat[0]:g}; {what} needs counts, whole numbers from 0"] if bad.size else []

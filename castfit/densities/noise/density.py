@@ -199,13 +199,11 @@ class Noise(ABC):
         return False
 
     @property
-    def profiled(self) -> bool:
-        """Whether an unknown spread is the root mean square of the rows, so that it is eliminated."""
-        return False
-
-    @property
     def plain(self) -> bool:
-        """Whether the first row is the residual, so that the cost of a known spread is half its square, and more."""
+        """Whether the first row is the residual, so that the cost of a known spread is half its square, and more.
+
+        An unknown spread is then the root mean square of the rows, so that it is eliminated.
+        """
         return False
 
     def option_mistakes(self) -> list[str]:

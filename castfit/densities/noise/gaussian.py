@@ -95,13 +95,8 @@ class _Normal(Noise):
         return np.where((m > low) & (m < high), residual, np.nan)
 
     @property
-    def profiled(self) -> bool:
-        """Whether an unknown spread is the root mean square of the rows, so that it is eliminated."""
-        return not self.censored
-
-    @property
     def plain(self) -> bool:
-        """Whether the first row is the residual, so that the cost of a known spread is half its square, and more."""
+        """Whether the first row is the residual, and an unknown spread is eliminated."""
         return not self.censored
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:

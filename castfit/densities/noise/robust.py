@@ -154,15 +154,9 @@ class StudentT(HeavyTailed):
 
         nu = float(self.df)
         quartile = float(special.stdtrit(nu, 0.75))
-        return _Numbers(
-            constant=0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu)),
-            location=(nu + 1) / (nu + 3),
-            scale=2 * nu / (nu + 3),
-            mode=1.0,
-            slope=2 * nu / (nu + 1),
-            quartile=quartile,
-            deviation=float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _QUARTILE,
-        )
+        constant = 0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu))
+        deviation = float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _QUARTILE
+        return _Numbers(constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation)
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations; NaN for df <= 2, where there is none."""
