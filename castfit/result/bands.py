@@ -20,7 +20,6 @@ Bands by profile likelihood need fits: `castfit.drive.uncertainty.profile.bands`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import casadi as ca
@@ -34,8 +33,8 @@ from castfit.simulate.output_sensitivities import simulated, slopes_of
 from castfit.simulate.simulate import SimulationError, first_nodes, predict
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.experiment.estimated_inputs import EstimatedInput
+    from castfit._support.arrays import Array, Index
+    from castfit.densities.noise.density import Noise
     from castfit.integrate import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
@@ -118,12 +117,20 @@ def _variance(
     n_outputs = len(posed.model.output_names)
     G = sensitivities(theta, posed, condition, times, options).reshape(times.size * n_outputs, theta.size)
     at = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
-    own, slope, size = G[:, at], posed.natural_slope(theta)[at], covariance.diagonal()[at]
+    return _propagated(G[:, at], covariance, at, posed.natural_slope(theta)[at]).reshape(times.size, n_outputs)
+
+
+def _propagated(slopes: Array, covariance: Array, at: Index, unit: Array) -> Array:
+    """Return the variances (r,) of what moves by slopes (r, k) with the estimates at k positions.
+
+    unit (k,) : of the covariance, in that by which the slopes are
+    """
+    size = covariance.diagonal()[at]
     free = np.isfinite(size)
-    determined = covariance[np.ix_(at[free], at[free])] / np.outer(slope[free], slope[free])
-    variance: Array = np.einsum("ri,ij,rj->r", own[:, free], determined, own[:, free])
-    variance[(np.abs(own[:, np.isinf(size)]) > 0.0).any(axis=1)] = np.inf
-    return variance.reshape(times.size, n_outputs)
+    determined = covariance[np.ix_(at[free], at[free])] / np.outer(unit[free], unit[free])
+    variance: Array = np.einsum("ri,ij,rj->r", slopes[:, free], determined, slopes[:, free])
+    variance[(slopes[:, np.isinf(size)] != 0.0).any(axis=1)] = np.inf
+    return variance
 
 
 def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
@@ -141,31 +148,31 @@ def deviation(
 
     sigmas, noise : as a `Result` has them
     """
-    times: Array = np.asarray(columns["time"])
+    mu = np.asarray(columns[output], dtype=float)
+    said = _noise_of(sigmas, noise, posed, condition, output, columns)
+    return np.full(mu.size, np.nan) if said is None else said[0].deviation(mu, said[1])
+
+
+def _noise_of(
+    sigmas: Mapping[str, float], noise: float, posed: Posed, condition: Condition, output: str, columns: Columns
+) -> tuple[Noise, Array] | None:
+    """Return the noise of an output and its spreads (n,) at the times of a prediction; None where nothing is said.
+
+    Spreads that are given are interpolated between measured times.
+    """
     j = posed.outputs.index(output) if output in posed.outputs else -1
     of = condition.observed[j] if j >= 0 else None
     if of is None:
-        return np.full(times.size, np.nan)
-    spread = spread_of(posed, condition, output, columns)
+        return None
+    if of.computed:
+        spread = np.asarray(columns[of.predicted[1]], dtype=float)
+    else:
+        at, points = condition.points.mask[:, j], condition.points
+        spread = np.interp(np.asarray(columns["time"], dtype=float), points.times[at], points.sigma[at, j])
     if of.group >= 0:
         name = posed.groups[of.group]
         spread = spread * (sigmas[f"sigma({name})"] if name else noise)
-    return of.noise.deviation(np.asarray(columns[output], dtype=float), spread)
-
-
-def spread_of(posed: Posed, condition: Condition, output: str, columns: Columns) -> Array:
-    """Return the spread of a measured output at the times of a prediction, (n,), where it is computed or given.
-
-    One that is given is interpolated between measured times; an unknown one that is eliminated is its factor.
-    """
-    j = posed.outputs.index(output)
-    of = condition.observed[j]
-    assert of is not None
-    if of.computed:
-        return np.asarray(columns[of.predicted[1]], dtype=float)
-    at = condition.points.mask[:, j]
-    times: Array = np.asarray(columns["time"], dtype=float)
-    return np.interp(times, condition.points.times[at], condition.points.sigma[at, j])
+    return of.noise, spread
 
 
 @runtime_checkable
@@ -221,8 +228,12 @@ def bands_from_draws(
         for output in posed.model.output_names:
             values = np.array([d[output] for d in drawn[name] if d is not None]).reshape(-1, times[name].size)
             if unbiased is not None:
-                kept = [(i, d) for i, d in zip(chosen.tolist(), drawn[name], strict=True) if d is not None]
-                parts = [_measured(draws, unbiased, posed, condition, output, i, d, rng) for i, d in kept]
+                parts: list[Array] = []
+                for i, d in zip(chosen.tolist(), drawn[name], strict=True):
+                    if d is not None:
+                        sigmas = {sigma: float(each[i]) for sigma, each in draws.sigmas.items()}
+                        said = _noise_of(sigmas, unbiased * sigmas.get("sigma", 1.0), posed, condition, output, d)
+                        parts.append(_measured(said, np.asarray(d[output], dtype=float), rng))
                 values = np.concatenate(parts) if parts else values
             low, high = _limits(values, failed * (1 if unbiased is None else _VALUES), level)
             out[name] |= {output: np.asarray(columns[output]), f"{output} lower": low, f"{output} upper": high}
@@ -253,27 +264,12 @@ def _require_stable(
                 raise InputError("predict", [f"{said}; use bands='linear', or shorter times"])
 
 
-def _measured(
-    draws: ParameterDraws,
-    unbiased: float,
-    posed: Posed,
-    condition: Condition,
-    output: str,
-    i: int,
-    columns: Columns,
-    rng: np.random.Generator,
-) -> Array:
-    """Draw new measured values of an output, (_VALUES, n); NaN where nothing is said of its noise."""
-    mu: Array = np.asarray(columns[output], dtype=float)
-    of = condition.observed[posed.outputs.index(output)] if output in posed.outputs else None
-    if of is None:
+def _measured(said: tuple[Noise, Array] | None, mu: Array, rng: np.random.Generator) -> Array:
+    """Draw new measured values about predictions (n,), (_VALUES, n); NaN where nothing is said of their noise."""
+    if said is None:
         return np.full((_VALUES, mu.size), np.nan)
-    spread = spread_of(posed, condition, output, columns)
-    if of.group >= 0:
-        label = posed.groups[of.group]
-        name = f"sigma({label})" if label else "sigma"
-        spread = spread * draws.sigmas[name][i] * (1.0 if label else unbiased)
-    return of.noise.sample(rng, np.broadcast_to(mu, (_VALUES, mu.size)), np.broadcast_to(spread, (_VALUES, mu.size)))
+    noise, spread = said
+    return noise.sample(rng, np.broadcast_to(mu, (_VALUES, mu.size)), np.broadcast_to(spread, (_VALUES, mu.size)))
 
 
 def _limits(values: Array, failed: int, level: float) -> tuple[Array, Array]:
@@ -283,40 +279,6 @@ def _limits(values: Array, failed: int, level: float) -> tuple[Array, Array]:
     if p >= 0.0 and len(values):
         ends[:] = np.quantile(values, [p, 1.0 - p], axis=0)
     return ends[0], ends[1]
-
-
-@dataclass(frozen=True, eq=False)
-class _InputFunction:
-    """One experiment's estimated input: positions in theta (n,), -1 for values that are numbers, and these (n,)."""
-
-    name: str
-    said: EstimatedInput
-    at: Array
-    numbers: Array
-
-    @classmethod
-    def of(cls, placeholder: Placeholder, posed: Posed, condition: Condition) -> _InputFunction:
-        place = {(q.of, q.experiment): j for j, q in enumerate(posed.quantities)}
-        names = placeholder.said.names(placeholder.called)
-        at = [place.get((n, condition.name), place.get((n, None), -1)) for n in names]
-        check("estimated_inputs", [
-            f"'{n}' was fixed in the posed problem, which does not tell its value; take the result of the Problem"
-            for n, j in zip(names, at, strict=True) if j < 0 and not posed.parameters[n].fixed
-        ])  # fmt: skip
-        values = np.array([fixed_value(posed.parameters[n], condition.name) for n in names])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            numbers = np.log(values) if placeholder.said.log else values
-        return cls(placeholder.called, placeholder.said, np.array(at, dtype=float), numbers)
-
-    def values(self, theta: Array, log: Array) -> Array:
-        """Return what is interpolated at the knots, (n,)."""
-        free = self.at >= 0
-        j = self.at[free].astype(np.intp)
-        out = self.numbers.copy()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            other = np.log(theta[j]) if self.said.log else np.exp(theta[j])
-        out[free] = np.where(log[j] == self.said.log, theta[j], other)
-        return out
 
 
 def input_bands(
@@ -349,8 +311,7 @@ def input_bands(
             t = chosen[condition.name]
             out[condition.name] = {"time": t}
             for placeholder in here[condition.name]:
-                function = _InputFunction.of(placeholder, posed, condition)
-                out[condition.name] |= _curve(function, t, theta, log, covariance, posed, factor)
+                out[condition.name] |= _curve(placeholder, condition, t, theta, log, covariance, posed, factor)
     return out
 
 
@@ -374,21 +335,35 @@ def _times(condition: Condition, inputs: list[Placeholder], given: Any, mistakes
 
 
 def _curve(
-    function: _InputFunction, times: Array, theta: Array, log: Array, covariance: Array, posed: Posed, factor: float
+    placeholder: Placeholder,
+    condition: Condition,
+    times: Array,
+    theta: Array,
+    log: Array,
+    covariance: Array,
+    posed: Posed,
+    factor: float,
 ) -> dict[str, Array]:
-    basis = function.said.interpolation(times)
-    values = function.values(theta, log)
+    """Return an estimated input of one experiment with its limits, (n,) each."""
+    said, place = placeholder.said, {(q.of, q.experiment): j for j, q in enumerate(posed.quantities)}
+    names = said.names(placeholder.called)
+    at = np.array([place.get((n, condition.name), place.get((n, None), -1)) for n in names], dtype=np.intp)
+    check("estimated_inputs", [
+        f"'{n}' was fixed in the posed problem, which does not tell its value; take the result of the Problem"
+        for n, j in zip(names, at, strict=True) if j < 0 and not posed.parameters[n].fixed
+    ])  # fmt: skip
+    free = at >= 0  # the others are numbers
+    j = at[free]
+    values = np.array([fixed_value(posed.parameters[n], condition.name) for n in names])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = np.log(values) if said.log else values
+        other = np.log(theta[j]) if said.log else np.exp(theta[j])
+    values[free] = np.where(log[j] == said.log, theta[j], other)
+    basis = said.interpolation(times)
     g = basis @ values
-    free = function.at >= 0
-    j = function.at[free].astype(np.intp)
-    natural = posed.to_natural(theta)[j]
-    slopes = basis[:, free] / (natural if function.said.log else 1.0)  # of g by the natural values of the covariance
-    diagonal = covariance.diagonal()[j]
-    certain = np.isfinite(diagonal)
-    known = covariance[np.ix_(j[certain], j[certain])]
-    variance: Array = np.einsum("ti,ij,tj->t", slopes[:, certain], known, slopes[:, certain])
-    variance[(slopes[:, np.isinf(diagonal)] != 0.0).any(axis=1)] = np.inf
-    reach = factor * np.sqrt(variance)
+    slopes = basis[:, free] / (posed.to_natural(theta)[j] if said.log else 1.0)  # by the covariance's natural values
+    reach = factor * np.sqrt(_propagated(slopes, covariance, j, np.ones(j.size)))
     with np.errstate(over="ignore"):
-        low, middle, high = (np.exp(v) if function.said.log else v for v in (g - reach, g, g + reach))
-    return {function.name: middle, f"{function.name} lower": low, f"{function.name} upper": high}
+        low, middle, high = (np.exp(v) if said.log else v for v in (g - reach, g, g + reach))
+    name = placeholder.called
+    return {name: middle, f"{name} lower": low, f"{name} upper": high}

@@ -192,14 +192,9 @@ class BlockMatrix(NDArrayOperatorsMixin):
         of_border = b + self.L.T @ o
         out = np.zeros(len(self))
         out[self.common] = self.C @ of_border + self.X.T @ o
-        blocks = self.P * 1.0
         out[self.own] = self.L @ out[self.common] + self.X @ of_border
-        first = self._first
-        for k in range(self.P.shape[1]):
-            there = first + k
-            valid = there < self.own.size
-            valid[valid] = self.chain[there[valid]] == self.chain[valid]
-            out[self.own[valid]] += blocks[valid, k] * o[there[valid]]
+        for k, i, j in self._neighbours():
+            out[self.own[i]] += self.P[i, k] * o[j]
         out *= self.factor
         if self.further.size:
             out += self.further @ (self.further.T @ np.where(self.held | self.open, 0.0, x))
@@ -210,6 +205,15 @@ class BlockMatrix(NDArrayOperatorsMixin):
     def _first(self) -> Index:
         """Where, among own quantities, those of the same experiment begin, (n_o,)."""
         return np.arange(self.own.size) - self.position
+
+    def _neighbours(self) -> Iterator[tuple[int, Index, Index]]:
+        """Yield, for every column k of P, the own quantities i and the k-th ones j of their experiments."""
+        each = np.arange(self.own.size)
+        for k in range(self.P.shape[1]):
+            there = self._first + k
+            valid = there < self.own.size
+            valid[valid] = self.chain[there[valid]] == self.chain[valid]
+            yield k, each[valid], there[valid]
 
     def strongest(self) -> tuple[Index, Array]:
         """Return per row the other column with the entry of largest magnitude, and that entry, (n,) each.
@@ -226,15 +230,12 @@ class BlockMatrix(NDArrayOperatorsMixin):
         np.fill_diagonal(of_common, 0.0)
         width, each = self.P.shape[1], np.arange(n_o)
         same = np.zeros((n_o, width))
-        for k in range(width):
-            there = self._first + k
-            valid = there < n_o
-            valid[valid] = (self.chain[there[valid]] == self.chain[valid]) & (there[valid] != each[valid])
-            i, j = each[valid], there[valid]
+        for k, i, j in self._neighbours():
             value = np.einsum("ib,ib->i", self.L[i] @ self.C + self.X[i], self.L[j])
             value += np.einsum("ib,ib->i", self.L[i], self.X[j]) + self.P[i, k]
             value *= factor[self.own[i]] * factor[self.own[j]]
-            same[i, k] = value + np.einsum("ir,ir->i", further[self.own[i]], further[self.own[j]])
+            value += np.einsum("ir,ir->i", further[self.own[i]], further[self.own[j]])
+            same[i, k] = np.where(i == j, 0.0, value)
         partner, value = np.zeros(n, dtype=np.intp), np.zeros(n)
         if n_o and n_b + width:
             both = np.concatenate([mixed, same], axis=1)

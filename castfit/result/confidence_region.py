@@ -449,7 +449,7 @@ def _axes(
             said = f"{text} is known to {half_width(known_to, relative=relative)}"
         elif np.isnan(known_to):
             said = f"how well {text} is known cannot be said"
-        weights, form = ({q: float(w) for q, w in zip(names, of, strict=True) if w != 0.0} for of in (g, h))
+        weights, form = ({q: float(w) for q, w in zip(names, of.tolist(), strict=True) if w != 0.0} for of in (g, h))
         found.append(Axis(weights, own, radius * own, text, known_to, said, form, unit, relative))
     return found
 
@@ -458,7 +458,7 @@ def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tu
     """Return what quantities at bounds would be correlated with, by Fisher's information without bounds."""
     out: dict[str, tuple[str, float]] = {}
     moving = np.flatnonzero(np.diag(information) > 0.0)
-    for j in moving[held[moving]].tolist():
+    for j in map(int, moving[held[moving]]):
         kept = moving[(moving == j) | ~held[moving]]
         row = _unbounded(information, kept)[j, kept]
         row[kept == j] = 0.0

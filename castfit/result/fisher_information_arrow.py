@@ -78,18 +78,15 @@ class OwnInformation:
     def root(self) -> Array:
         """A matrix (n, n_x) whose product with its transpose is the inverse; for few quantities."""
         raw, n = self.raw, self.scale.size
-        shared = np.zeros((self.arrow.scale.size, self.border.root.shape[1]))
-        shared[self.arrow.border], shared[raw.own] = self.border.root, raw.L @ self.border.root
         alone = np.zeros((self.arrow.scale.size, raw.own.size))
         first = 0
         for batch, root in zip(self.arrow.batches, self.roots, strict=True):
             for own, block in zip(batch.own, root, strict=True):
                 alone[own[:, None], first + np.arange(batch.o)] = block
                 first += batch.o
-        both = np.hstack([shared, alone])
+        both = np.hstack([_followed(self.border.root, raw), alone])
         if self.border.null.size:  # nothing along what is undetermined
-            N = np.zeros((self.arrow.scale.size, self.border.null.shape[1]))
-            N[self.arrow.border], N[raw.own] = self.border.null, raw.L @ self.border.null
+            N = _followed(self.border.null, raw)
             both = both - N @ (N.T @ both)
         return (both * self.arrow.scale[:, None])[:n]
 
@@ -237,9 +234,7 @@ def of_squares(of: Arrow, names: tuple[str, ...]) -> BlockMatrix:
         np.add.at(C, (batch.seen[:, :, None], batch.seen[:, None, :]), products[:, o:, o:])
         first += count
     none = np.zeros(of.scale.size, dtype=np.bool_)
-    every = tuple(str(j) for j in range(of.scale.size))
-    raw = BlockMatrix(every, of.border, own, chain, position, C, np.zeros_like(X), X, P, 1.0 / of.scale, none, none)
-    return replace(raw, names=names)
+    return BlockMatrix(names, of.border, own, chain, position, C, np.zeros_like(X), X, P, 1.0 / of.scale, none, none)
 
 
 def _order(of: Arrow) -> tuple[Index, Index, Index, int]:
@@ -286,9 +281,8 @@ def _of_theta(raw: BlockMatrix, of: Arrow, names: tuple[str, ...], n: int) -> Bl
 
 def _open(of: Arrow, parts: Sequence[_Part], border: Information, raw: BlockMatrix, n: int) -> tuple[Array, Mask]:
     """Return the undetermined directions of theta, scaled, as far as they are listed, and who takes part in any."""
-    squares = np.zeros(of.scale.size)
-    squares[of.border] = np.sum(border.null**2, axis=1)
-    squares[raw.own] = np.sum((raw.L @ border.null) ** 2, axis=1)
+    shared = _followed(border.null, raw)
+    squares = np.sum(shared**2, axis=1)
     found: list[Array] = []
     for batch, part in zip(of.batches, parts, strict=True):
         squares[batch.own] += np.sum(part.null**2, axis=2)
@@ -300,10 +294,15 @@ def _open(of: Arrow, parts: Sequence[_Part], border: Information, raw: BlockMatr
                 whole[batch.own[c]] = direction
                 found.append(whole)
     if border.null.size:
-        whole = np.zeros((of.scale.size, border.null.shape[1]))
-        whole[of.border], whole[raw.own] = border.null, raw.L @ border.null
-        found += list(sparse_basis(whole[:n]))
+        found += list(sparse_basis(shared[:n]))
     return np.array(found).reshape(-1, n), np.sqrt(squares[:n]) > PARTICIPATION
+
+
+def _followed(border: Array, raw: BlockMatrix) -> Array:
+    """Return directions (n_b, k) of the border with what own unknowns make of them, (n_x, k)."""
+    whole = np.zeros((len(raw), border.shape[1]))
+    whole[raw.common], whole[raw.own] = border, raw.L @ border
+    return whole
 
 
 def _leverage(of: Arrow, parts: Sequence[_Part], border: Information, m: int) -> Array:

@@ -81,16 +81,6 @@ class Structure:
         return "\n".join([self.sentence, *(f"  {c}" for c in self.combinations)])
 
 
-@dataclass(frozen=True)
-class _Rank:
-    """What was found at one draw."""
-
-    rank: int
-    margin: float
-    resolution: float
-    combinations: tuple[Combination, ...]
-
-
 def structure(
     posed: Posed,
     theta: Array,
@@ -110,7 +100,7 @@ def structure(
     fine = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
     rough = replace(fine, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
     magnitudes = magnitudes_of(posed, theta, rough)
-    found: list[_Rank] = []
+    found: list[Structure] = []
     width = _WIDTH
     for _ in range(_TRIES):
         if len(found) == DRAWS or (found and not wanted()):
@@ -128,21 +118,21 @@ def structure(
     best = [f for f in found if f.rank == rank]
     said = Counter(tuple(c.sentence for c in f.combinations) for f in best).most_common(1)[0][0]
     chosen = next(f for f in best if tuple(c.sentence for c in f.combinations) == said)
-    margin = min(f.margin for f in best)
-    said_of = _sentence(names, chosen, len(found))
-    return Structure(names, rank, chosen.combinations, margin, len(found), chosen.resolution, said_of)
+    counted = replace(chosen, margin=min(f.margin for f in best), draws=len(found))
+    return replace(counted, sentence=_sentence(counted))
 
 
-def _sentence(names: tuple[str, ...], found: _Rank, draws: int) -> str:
-    points = f"{draws} random point{'' if draws == 1 else 's'}"
-    where = f"(rank {found.rank} of {len(names)} at {points}, to {found.resolution:.0e})"
+def _sentence(found: Structure) -> str:
+    points = f"{found.draws} random point{'' if found.draws == 1 else 's'}"
+    where = f"(rank {found.rank} of {len(found.names)} at {points}, to {found.resolution:.0e})"
     if not found.combinations:
         return f"Structurally identifiable: dense data without errors would determine every quantity {where}."
     said = "; ".join(c.sentence for c in found.combinations)
     return f"Structurally not identifiable, however much is measured of these outputs: {said} {where}."
 
 
-def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, kept: Mask) -> _Rank:
+def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, kept: Mask) -> Structure:
+    """Return what is found at one draw."""
     d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
     dead = d <= _SAFETY * noise
     scale = np.where(dead, 1.0, d)
@@ -154,8 +144,9 @@ def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array
     known = information(live, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
     values, slopes = posed.to_natural(theta)[kept], posed.natural_slope(theta)[kept]
     smallest = float(known.singular_values[known.rank - 1]) if known.rank else np.nan
+    margin = smallest / max(error, np.finfo(float).eps * largest)
     hidden = combinations_of(names, values, slopes, known.directions, known.scale)
-    return _Rank(known.rank, smallest / max(error, np.finfo(float).eps * largest), tolerance, hidden)
+    return Structure(names, known.rank, hidden, margin, 1, tolerance, "")
 
 
 def random_values(posed: Posed, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
