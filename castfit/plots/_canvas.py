@@ -37,9 +37,15 @@ def new_figure(width: float, height: float) -> Canvas:
 def single(width: float, height: float) -> tuple[Canvas, Axes]:
     """Make a figure of one panel; its size is in inches."""
     figure = new_figure(width, height)
-    axes = figure.subplots()
-    tidy(axes)
-    return figure, axes
+    return figure, tidy_panels(figure, 1, 1)[0, 0]
+
+
+def tidy_panels(canvas: Canvas, rows: int, columns: int, **shared: Any) -> Axes:
+    """Make the panels of a figure or of a part of one, (rows, columns), without frames."""
+    panels = canvas.subplots(rows, columns, squeeze=False, **shared)
+    for axes in panels.flat:
+        tidy(axes)
+    return panels
 
 
 def tiled(count: int, most: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
@@ -53,9 +59,7 @@ def tiled(count: int, most: int, size: tuple[float, float], above: tuple[float, 
     columns = max(1, min(most, count))
     rows = max(1, -(-count // columns))
     figure = new_figure(columns * size[0] + above[0], rows * size[1] + above[1])
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.ravel()[:count]:
-        tidy(axes)
+    panels = tidy_panels(figure, rows, columns)
     for axes in panels.ravel()[count:]:
         axes.set_visible(False)
     return figure, panels
@@ -87,10 +91,13 @@ def legend(axes: Axes, *, size: float = 8, **place: Any) -> None:
     axes.legend(fontsize=size, frameon=False, labelcolor=INK, **place)
 
 
-def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, most: int = 100, **look: Any) -> Any:
-    """Say above all panels what is drawn in them, with so many words in a row at most."""
+def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, most: int = 100, title: str = "", **look: Any) -> None:
+    """Say above all panels what is drawn in them, with so many words in a row at most, below a title."""
     place = {"loc": "outside upper left", "ncols": min(len(handles), most), "fontsize": 8, "frameon": False}
-    return canvas.legend(handles.values(), map(plain, handles), **place, **look)
+    legend = canvas.legend(handles.values(), map(plain, handles), **place, **look)
+    if title:
+        legend.set_title(title, prop={"size": 9})
+        legend.set_alignment("left")
 
 
 def remark(canvas: Canvas, text: str, colour: str = SOFT) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import check
-from castfit.plots._canvas import Axes, Canvas, heading, labels, tidy
+from castfit.plots._canvas import Axes, Canvas, heading, labels, tidy, tidy_panels
 from castfit.plots._colours import BLUE, RED, SOFT
 from castfit.plots._pieces import StageIntegrator, StagePiece
 from castfit.solve.solution import infeasibility
@@ -240,10 +240,9 @@ class Curves:
         }
         if not course.has_gaps:
             del curves["largest gap"]
-        many = canvas.subplots(1, len(curves), squeeze=False)[0]
+        many = tidy_panels(canvas, 1, len(curves))[0]
         handles: dict[str, Any] = {}
         for axes, (title, heights) in zip(many, curves.items(), strict=True):
-            tidy(axes)
             heading(axes, title, pad=4)
             labels(axes, "iteration", size=8, labelpad=1)
             axes.set_xlim(-0.03 * max(at[-1], 1), 1.03 * max(at[-1], 1))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import check
-from castfit.plots._canvas import Canvas, finish, heading, labels, legend_above, new_figure, remark, tidy
+from castfit.plots._canvas import Canvas, finish, heading, labels, legend_above, new_figure, remark, tidy_panels
 from castfit.plots._colours import BLUE, RED
 from castfit.plots._course import Curves, OutputTrace, SolveCourse
 
@@ -227,13 +227,12 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
     at = np.arange(len(rows))
     gaps = bool(np.max(apart) > _LEAST)
     figure: Any = new_figure(6.4, 3.6 if gaps else 2.2)
-    panels = figure.subplots(2 if gaps else 1, 1, squeeze=False, sharex=True)[:, 0]
+    panels = tidy_panels(figure, 2 if gaps else 1, 1, sharex=True)[:, 0]
     above = np.maximum(cost - min(float(cost.min()), result.cost), 0.0)
     floor = max(_LEAST, 1e-12 * float(above.max(initial=1.0)))
     for axes, values, what, colour, marker in zip(
         panels, (above, apart), ("objective above its lowest", "largest gap"), (BLUE, RED), ("o", "s"), strict=False
     ):
-        tidy(axes)
         axes.plot(at, np.where(values > floor, values, np.nan), "-", marker=marker, color=colour, markersize=3.5)
         if np.any(values > floor):
             axes.set_yscale("log")

@@ -19,7 +19,7 @@ from castfit.plots._canvas import (
     plain,
     remark,
     stripe,
-    tidy,
+    tidy_panels,
 )
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._scales import owner
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
     from castfit.result.diagnostics import Check
@@ -75,12 +74,10 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     experiments = list(dict.fromkeys(table["experiment"].tolist()))
     far = {(o.experiment, o.output, o.time, o.replicate) for o in found.outliers}
     figure = new_figure(4 * _PANEL[0], len(outputs) * _PANEL[1] + 0.7)
-    panels = figure.subplots(len(outputs), 4, squeeze=False)
+    panels = tidy_panels(figure, len(outputs), 4)
     handles: dict[str, Any] = {}
     for row, output in zip(panels, outputs, strict=True):
         own = (table["output"] == output) & np.isfinite(residual)
-        for axes in row:
-            tidy(axes)
         labels(row[0], y=plain(f"{output}, residual / σ"), size=8)
         checks = found.outputs[output].checks
         series: list[Array] = []
@@ -89,7 +86,8 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
             if not mask.any():
                 continue
             r, colour, marker = residual[mask], (BLUE, *BEHIND)[i % (1 + len(BEHIND))], MARKERS[i % len(MARKERS)]
-            ringed = np.array([(experiment, output, *key) in far for key in _keys(table, mask)])
+            keys = zip(table["time"][mask].tolist(), table["replicate"][mask].tolist(), strict=True)
+            ringed = np.array([(experiment, output, *key) in far for key in keys])
             series.append(r[~ringed])
             for axes, along in zip(row[:2], (table["time"][mask], np.abs(table["prediction"][mask])), strict=True):
                 shape = {"marker": marker, "linestyle": "none", "markersize": 3.4, "markeredgewidth": 0}
@@ -98,9 +96,8 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
                 figure.called(experiment, handles[experiment])
                 if ringed.any():
                     handles["outlier"] = ring
-        for axes in row[:2]:
-            stripe(axes, 2)
         for axes, values in zip(row[:2], (table["time"][own], np.abs(table["prediction"][own])), strict=True):
+            stripe(axes, 2)
             if log_spaced([values]):
                 axes.set_xscale("log")
         _quantiles(row[2], residual[own])
@@ -127,11 +124,6 @@ def _verdict(axes: Axes, found: Check) -> None:
         chance = f"p = {found.p_value:.2g}" if found.p_value >= 1e-3 else "p < 0.001"
         style = {"color": RED, "weight": "bold"} if found.found else {"color": SOFT}
         axes.text(0.98, 0.98, chance, ha="right", va="top", fontsize=7, transform=axes.transAxes, **style)
-
-
-def _keys(table: dict[str, NDArray[Any]], mask: NDArray[np.bool_]) -> list[tuple[float, int]]:
-    """Return time and replicate of some values."""
-    return list(zip(table["time"][mask].tolist(), table["replicate"][mask].tolist(), strict=True))
 
 
 def _quantiles(axes: Axes, r: Array) -> None:

@@ -16,7 +16,7 @@ from castfit.plots._canvas import (
     labels,
     legend_above,
     new_figure,
-    tidy,
+    tidy_panels,
     tiled,
 )
 from castfit.plots._colours import BEHIND, BLUE, INK, RED
@@ -110,14 +110,13 @@ def pairs(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence
     count = len(chosen)
     size = 1.3 * count + 1.0
     figure = new_figure(size, size)
-    grid = np.array(figure.subplots(count, count, squeeze=False))
+    grid = tidy_panels(figure, count, count)
     for i, vertical in enumerate(chosen):
         for j, horizontal in enumerate(chosen):
             axes = grid[i, j]
             if j > i:
                 axes.set_visible(False)
                 continue
-            tidy(axes)
             if i == j:
                 _bars(axes, draws.values[vertical], log=_is_log(draws, vertical), colour=BLUE)
                 axes.axvline(draws.result.values[vertical], color=INK, linewidth=1.0)

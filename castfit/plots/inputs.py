@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.experiment.inputs import Placeholder
-from castfit.plots._canvas import Canvas, finish, heading, new_figure, tidy
+from castfit.plots._canvas import Canvas, finish, heading, new_figure, tidy_panels
 from castfit.plots._colours import BLUE, SOFT
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def draw(canvas: Canvas, result: Result) -> None:
     assert result.problem is not None
     shown, several = _shown(result), len(result.problem.conditions) > 1
     columns = min(len(shown), _COLUMNS)
-    axes = canvas.subplots(-(-len(shown) // columns), columns, squeeze=False).ravel()
+    axes = tidy_panels(canvas, -(-len(shown) // columns), columns).ravel()
     for own, (experiment, u) in zip(axes, shown, strict=False):
-        tidy(own)
         table = curves[experiment]
         t, y = table["time"], table[u.called]
         low, high = table[f"{u.called} lower"], table[f"{u.called} upper"]

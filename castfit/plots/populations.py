@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import check, suggest
-from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy
+from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -64,14 +64,13 @@ def individuals(
     columns = min(_COLUMNS, len(wanted))
     rows = -(-len(wanted) // columns) * len(outputs)
     figure = new_figure(2.4 * columns, 1.9 * rows + 0.4)
-    grid: Any = figure.subplots(rows, columns, squeeze=False, sharex=False, sharey=len(outputs) == 1)
+    grid = tidy_panels(figure, rows, columns, sharey=len(outputs) == 1)
     times = {n: _times(known[n].start, known[n].end) for n in wanted}
     own, typical = (result.predict(times, individuals=wanted, typical=t) for t in (False, True))
     per_output = -(-len(wanted) // columns)
     for place, (name, output) in enumerate(cells):
         k, i = divmod(place, len(wanted))
         axes = grid[k * per_output + i // columns][i % columns]
-        tidy(axes)
         c, j = known[name], posed.outputs.index(output)
         axes.plot(typical[name]["time"], typical[name][output], color=SOFT, linewidth=1.0, linestyle="--",
                   label="typical" if place == 0 else None)  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from castfit._support.arguments import is_count, text
 from castfit._support.renamed import renamed
 from castfit._support.status import check, suggest
-from castfit.plots._canvas import confidence_ellipse, finish, labels, legend_above, new_figure, plain, tidy
+from castfit.plots._canvas import confidence_ellipse, finish, labels, legend_above, new_figure, plain, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -112,9 +112,8 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
     figure = new_figure(7.4, max(len(axes_of), 1) * height + 0.4)
     if not axes_of:
         return _nothing(figure, f"There are no directions. {result.identifiability.sentence}", path)
-    panels = figure.subplots(len(axes_of), 1, squeeze=False, sharex=True)[:, 0]
+    panels = tidy_panels(figure, len(axes_of), 1, sharex=True)[:, 0]
     for axes, axis in zip(panels, axes_of, strict=True):
-        tidy(axes)
         axes.grid(visible=False, axis="y")
         weights = [axis.weights.get(n, 0.0) for n in names]
         unbounded = np.isinf(axis.standard_error)
@@ -194,7 +193,7 @@ def _pairs(
     count = len(names) - 1
     size = 2.1 if count < 4 else 1.7
     figure = new_figure(0.6 + max(count * size, 3.4), 0.8 + max(count * size, 2.6))
-    panels = figure.subplots(count, count, squeeze=False, sharex="col", sharey="row")
+    panels = tidy_panels(figure, count, count, sharex="col", sharey="row")
     handles: dict[str, Any] = {}
     posed = None if result.problem is None else result.problem.posed
     together = f"both together, {100 * region.confidence_level:g} %"
@@ -203,7 +202,6 @@ def _pairs(
         if j > i:
             axes.axis("off")
             continue
-        tidy(axes)
         axes.tick_params(labelsize=7)
         at = [region.names.index(column), region.names.index(row)]
         errors = region.standard_errors[at]

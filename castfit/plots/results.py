@@ -100,8 +100,9 @@ def fit(
         )
         + flag_mistakes(nodes=nodes),
     )
+    band: dict[str, Any] = {"bands": bands, "noise": noise, "confidence_level": confidence_level, "rng": rng}
     if bands is not None or noise is not False or confidence_level is not None:
-        result.predict({}, bands=bands, noise=noise, confidence_level=confidence_level, rng=rng)  # says what is wrong
+        result.predict({}, **band)  # says what is wrong
     grid = Grid.of(owner(result))
     height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)
@@ -110,27 +111,17 @@ def fit(
         draw_inputs(beneath, result)
     how = f"{result.transcription}, {result.solver}"
     title = f"χ² = {result.chi2:.5g} from {result.n_data} data; {how}" if result.success else f"{how}: no success"
-    band = None if bands is None else _Band(bands, noise, confidence_level, rng)
-    _draw(above, grid, {"model": result}, title, nodes=nodes, band=band, log=log, share=share)
+    shaded = None if bands is None else band
+    _draw(above, grid, {"model": result}, title, nodes=nodes, band=shaded, log=log, share=share)
     return finish(figure, path)
 
 
-@dataclass(frozen=True)
-class _Band:
-    """What is shaded about a curve; see `Result.predict`."""
-
-    kind: Any
-    noise: bool
-    confidence_level: float | None
-    rng: int | np.random.Generator
-
-    def of(self, result: Result) -> tuple[str, Prediction]:
-        """Return its name in words, and its limits."""
-        level = result.confidence_level if self.confidence_level is None else self.confidence_level
-        count = CURVE_POINTS // 3 if isinstance(self.kind, str) else _BAND_POINTS
-        times = {c.name: dense(c, count) for c in owner(result).conditions}
-        found = result.predict(times, bands=self.kind, noise=self.noise, confidence_level=level, rng=self.rng)
-        return f"{100 * level:g} % of {'new values' if self.noise else 'the curve'}", found
+def _shaded(result: Result, band: Mapping[str, Any]) -> tuple[str, Prediction]:
+    """Return what is shaded about a curve in words, and its limits; `band` holds options of `Result.predict`."""
+    level = result.confidence_level if band["confidence_level"] is None else band["confidence_level"]
+    count = CURVE_POINTS // 3 if isinstance(band["bands"], str) else _BAND_POINTS
+    found = result.predict({c.name: dense(c, count) for c in owner(result).conditions}, **band)
+    return f"{100 * level:g} % of {'new values' if band['noise'] else 'the curve'}", found
 
 
 def comparison(results: Mapping[str, Result], path: str | Path | None = None) -> Figure:
@@ -200,7 +191,7 @@ def _draw(
     title: str,
     *,
     nodes: bool = False,
-    band: _Band | None = None,
+    band: Mapping[str, Any] | None = None,
     log: bool | str = "auto",
     share: bool | str = "auto",
 ) -> None:
@@ -217,7 +208,7 @@ def _draw(
     troubles: list[str] = []
     if band is not None:
         with suppress(SimulationError):
-            label, limits = band.of(first)
+            label, limits = _shaded(first, band)
             for pair in pairs:
                 handles[label] = _plot_band(pair, first, limits)
                 figure.called(label, handles[label])
@@ -243,9 +234,7 @@ def _draw(
     notes = [textwrap.fill(plain(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
         remark(canvas, "\n".join(notes), RED if troubles else SOFT)
-    legend = legend_above(canvas, handles)
-    legend.set_title(textwrap.fill(plain(title), int(15 * grid.width)), prop={"size": 9})
-    legend.set_alignment("left")
+    legend_above(canvas, handles, title=textwrap.fill(plain(title), int(15 * grid.width)))
 
 
 def _plot_data(pair: Pair, result: Result) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit.plots._canvas import Axes, finish, heading, labels, legend, new_figure, plain, single, tidy
+from castfit.plots._canvas import Axes, finish, heading, labels, legend, new_figure, plain, single, tidy_panels
 from castfit.plots._colours import BEHIND, BLUE, FAINT, INK, MARKERS, RED, SOFT, STYLES
 
 if TYPE_CHECKING:
@@ -271,9 +271,8 @@ def curves(
     if not any(search.history for group in searches.values() for search in group):
         raise InputError("plots.curves", ["no search has a value to show; nothing could be simulated"])
     figure = new_figure(8.4, 3.6)
-    panels: Any = figure.subplots(1, 2, sharey=True)
+    panels = tidy_panels(figure, 1, 2, sharey=True)[0]
     for axes, what, last in zip(panels, ("simulations", "seconds"), ("simulations", "time"), strict=True):
-        tidy(axes)
         for k, (name, group) in enumerate(searches.items()):
             for i, search in enumerate(s for s in group if s.history):
                 at, chi2 = _steps(search, what, float(getattr(search, last)))

@@ -84,8 +84,7 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
         heading(axes, plain(title), pad=4)
         labels(axes, plain(posed.label("time")), size=8, labelpad=1)
     hidden = len(names) - len(chosen)
-    legend = legend_above(figure, handles, most=8, handlelength=2.6)
     more = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
-    legend.set_title(f"change of the output for a relative change of 1{more}", prop={"size": 9})
-    legend.set_alignment("left")
+    said = f"change of the output for a relative change of 1{more}"
+    legend_above(figure, handles, most=8, title=said, handlelength=2.6)
     return finish(figure, path)

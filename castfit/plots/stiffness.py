@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import finish, labels, legend, new_figure, tidy
+from castfit.plots._canvas import finish, labels, legend, new_figure, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -35,12 +35,10 @@ def stiffness(found: Stiffness, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.stiffness(found)
     """
     figure = new_figure(8.4, 3.6)
-    left, right = figure.subplots(1, 2)
+    left, right = tidy_panels(figure, 1, 2)[0]
     values = found.eigenvalues
     growing = values.real > 0.0
     times = np.repeat(found.times[:, None], values.shape[1], axis=1)
-    for axes in (left, right):
-        tidy(axes)
     for mask, colour, label in ((~growing & (values != 0), BLUE, "decaying"), (growing, RED, "growing")):
         if mask.any():
             left.plot(times[mask], found.time_constants[mask], ".", color=colour, markersize=3, label=label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from castfit._support.arguments import named, option_mistakes, text
 from castfit._support.status import check
@@ -22,8 +22,6 @@ from castfit.report.result_sections import Figures
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from castfit.drive.run.run_result import SearchResult
 
 Reportable = Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult
@@ -82,7 +80,7 @@ def report(
     mistakes += [
         f"'{name}' in further is {text(thing)}; give text, a figure, or something with a summary and a plot"
         for name, thing in more.items()
-        if not (_is_text(thing) or is_picture(thing) or isinstance(thing, Presentable))
+        if not (_is_text(thing) or is_picture(thing) or _tells(thing))
     ]
     check("report", mistakes)
     figures = Figures()
@@ -99,17 +97,9 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-@runtime_checkable
-class Presentable(Protocol):
-    """What tells of itself in words and in a picture."""
-
-    def summary(self) -> str:
-        """Return words and tables."""
-        ...
-
-    def plot(self) -> Figure:
-        """Return a picture."""
-        ...
+def _tells(thing: Any) -> bool:
+    """Whether something tells of itself in words and in a picture."""
+    return hasattr(thing, "summary") and hasattr(thing, "plot")
 
 
 def _chapter(k: int, name: str, thing: Any, figures: Figures) -> Section:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import copysign, log, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +23,6 @@ from castfit.densities.priors.distributions import (
     is_finite,
     is_positive,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 _BLUNT = 0.3  # of a quantity: a narrower parabola would hold what the data pull away
 
