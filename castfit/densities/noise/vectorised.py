@@ -45,44 +45,45 @@ class DensityFunctions:
         self._arguments = [density.eta, ca.SX(0, 1) if self.computed_spread else s, m]
         self.n_eta = density.eta.numel()
         self.n_r = density.eta.numel() if density.rows is None else density.rows.numel()
+        self._built: dict[str, Mapped] = {}
 
-    def _map(self, name: str, expression: ca.SX) -> Mapped:
-        return Mapped(name, self._arguments, expression)
-
-    def _call(self, mapped: Mapped, eta: Array, spread: Array, datum: Array) -> Array:
+    def _call(self, name: str, eta: Array, spread: Array, datum: Array) -> Array:
+        """Evaluate one of the graphs, which is built when it is asked for first."""
+        if name not in self._built:
+            self._built[name] = Mapped(name, self._arguments, self._graph(name))
         number = spread[:, None] if not self.computed_spread else np.empty((datum.size, 0))
         with np.errstate(all="ignore"):
-            return mapped(eta, number, datum[:, None]).copy()
+            return self._built[name](eta, number, datum[:, None]).copy()
 
     def rows(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
         """Return the rows (n, n_r), and the cost beyond half their squares (n,): 0 where rows are residuals."""
         if self._density.rows is not None:
-            found = self._call(self._values, eta, spread, datum)[..., 0]
+            found = self._call("rows", eta, spread, datum)[..., 0]
             return found[:, :-1], found[:, -1]
         rows = self._factored(eta, spread, datum)[1]
-        return rows, self._call(self._cost, eta, spread, datum)[:, 0, 0] - 0.5 * np.sum(rows**2, axis=1)
+        return rows, self._call("cost", eta, spread, datum)[:, 0, 0] - 0.5 * np.sum(rows**2, axis=1)
 
     def constant(self, spread: Array, datum: Array) -> float:
         """Return the cost (n values together) where the residual is zero."""
-        return float(np.sum(self._call(self._cost, datum[:, None], spread, datum)))
+        return float(np.sum(self._call("cost", datum[:, None], spread, datum)))
 
     def slopes(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return L^T (n, n_r, n_eta), by which rows follow changes of eta."""
         if self._density.factor is not None:
-            return self._call(self._factor, eta, spread, datum)
+            return self._call("factor", eta, spread, datum)
         return self._factored(eta, spread, datum)[0].swapaxes(1, 2)
 
     def gradient(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return the derivative of the cost, (n, n_eta); of half the square of a row that is a residual."""
-        return self._call(self._gradient, eta, spread, datum)[..., 0]
+        return self._call("gradient", eta, spread, datum)[..., 0]
 
     def hessian(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return the second derivatives of the same, (n, n_eta, n_eta)."""
-        return self._call(self._hessian, eta, spread, datum)
+        return self._call("hessian", eta, spread, datum)
 
     def residual(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return the normalised residuals, (n,)."""
-        return self._call(self._residual, eta, spread, datum)[:, 0, 0]
+        return self._call("residual", eta, spread, datum)[:, 0, 0]
 
     @cached_property
     def reweighted(self) -> bool:
@@ -98,13 +99,13 @@ class DensityFunctions:
             return self._mixing(eta, spread, datum)
         if self._density.information is None:
             return np.ones((datum.size, self.n_r))
-        return self._call(self._information, eta, spread, datum)[..., 0]
+        return self._call("information", eta, spread, datum)[..., 0]
 
     def _mixing(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return M with  M L^T = K^T,  K K^T the information of the density, L made from its curvature."""
 
         def evaluated(at: Array, number: Array, m: Array) -> tuple[Array, Array]:
-            return self._call(self._cost, at, number, m)[:, 0, 0], self.gradient(at, number, m)
+            return self._call("cost", at, number, m)[:, 0, 0], self.gradient(at, number, m)
 
         root = root_of_information(evaluated, eta, spread, datum)
         mixed: Array = np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2).astype(float)
@@ -113,43 +114,19 @@ class DensityFunctions:
     def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
         return factor_of(self.hessian(eta, spread, datum), self.gradient(eta, spread, datum))
 
-    @cached_property
-    def _values(self) -> Mapped:
-        assert self._density.rows is not None
-        beyond = 0.0 if self._plain else self._density.cost - 0.5 * ca.sumsqr(self._density.rows)
-        return self._map("rows", ca.vertcat(self._density.rows, beyond))
-
-    @cached_property
-    def _cost(self) -> Mapped:
-        return self._map("cost", self._density.cost)
-
-    @cached_property
-    def _factor(self) -> Mapped:
-        assert self._density.factor is not None
-        return self._map("factor", self._density.factor.T)
-
-    @cached_property
-    def _gradient(self) -> Mapped:
-        return self._map("gradient", ca.gradient(self._objective, self._density.eta))
-
-    @cached_property
-    def _hessian(self) -> Mapped:
-        own = ca.hessian(self._objective, self._density.eta)[0] if self._plain else self._density.hessian
-        return self._map("hessian", own)
-
-    @property
-    def _objective(self) -> ca.SX:
-        rows = self._density.rows
-        return 0.5 * ca.sumsqr(rows) if self._plain and rows is not None else self._density.cost
-
-    @cached_property
-    def _residual(self) -> Mapped:
-        return self._map("residual", self._density.residual)
-
-    @cached_property
-    def _information(self) -> Mapped:
-        assert self._density.information is not None
-        return self._map("information", self._density.information)
+    def _graph(self, name: str) -> ca.SX:
+        """Return rows with the cost beyond them, derivatives, or what the density has by that name."""
+        of = self._density
+        if name == "rows":
+            assert of.rows is not None
+            return ca.vertcat(of.rows, 0.0 if self._plain else of.cost - 0.5 * ca.sumsqr(of.rows))
+        if name in ("gradient", "hessian"):
+            objective = 0.5 * ca.sumsqr(of.rows) if self._plain and of.rows is not None else of.cost
+            if name == "gradient":
+                return ca.gradient(objective, of.eta)
+            return ca.hessian(objective, of.eta)[0] if self._plain else of.hessian
+        graph: ca.SX = getattr(of, name)
+        return graph.T if name == "factor" else graph
 
 
 def contains(eta: ca.SX, symbol: ca.SX) -> bool:
