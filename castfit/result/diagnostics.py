@@ -350,12 +350,5 @@ def _cell(check: Check) -> str:
 
 
 def _outlier(table: Mapping[str, NDArray[Any]], i: int) -> Outlier:
-    return Outlier(
-        str(table["experiment"][i]),
-        str(table["output"][i]),
-        float(table["time"][i]),
-        int(table["replicate"][i]),
-        float(table["value"][i]),
-        float(table["prediction"][i]),
-        float(table["normalised"][i]),
-    )
+    columns = ("experiment", "output", "time", "replicate", "value", "prediction", "normalised")
+    return Outlier(*(table[name][i].item() for name in columns))
