@@ -11,8 +11,7 @@ from scipy import stats
 
 import castfit as cf
 from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst
-from castfit.drive.uncertainty.refits.per_datum import case_deletion, leverages
-from castfit.drive.uncertainty.refits.resampling import resampling
+from castfit.drive.uncertainty.refits.resampling import case_deletion, leverages, resampling
 from tests.builders import decay_model, decay_problem, refused
 from tests.drive.chores import Troubled
 from tests.drive.killed_bootstrap import run

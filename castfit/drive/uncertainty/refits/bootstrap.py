@@ -25,8 +25,7 @@ from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.drive.uncertainty.inputs import seed_from, solved_problem
 from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, worst
 from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult
-from castfit.drive.uncertainty.refits.per_datum import case_deletion
-from castfit.drive.uncertainty.refits.resampling import KINDS, kind_mistakes, resampling
+from castfit.drive.uncertainty.refits.resampling import KINDS, case_deletion, kind_mistakes, resampling
 from castfit.drive.uncertainty.refits.run import (
     Refit,
     RefitPlan,
@@ -422,10 +421,9 @@ def bootstrap(
         mistakes.append("limits say where other starts are drawn; give starts=3, say, or leave limits out")
     check("bootstrap", mistakes)
     recipe = resampling(kind, posed, result, seed)
-    plan = RefitPlan(posed, asked, chosen, recipe, tuple(others)).along(result)
+    plan = RefitPlan(posed, asked, chosen, recipe.problem, tuple(others)).along(result)
     estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
     entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in others]}
     first = {"kind": kind, "samples": int(samples), "result": result}
     blank = [Refit(index=i) for i in range(int(samples))]
-    ended = refit_all("bootstrap", "data sets", plan, blank, run, entries, first)
-    return BootstrapResult(result, kind, ended.rows, ended.message, ended.time, ended.header)
+    return BootstrapResult(result, kind, *refit_all("bootstrap", "data sets", plan, blank, run, entries, first))

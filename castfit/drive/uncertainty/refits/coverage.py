@@ -23,8 +23,7 @@ from castfit.drive.run.options import require_problem
 from castfit.drive.run.run_result import columns
 from castfit.drive.uncertainty.inputs import seed_from, solved_problem
 from castfit.drive.uncertainty.profile.profile import profile_limits
-from castfit.drive.uncertainty.refits.per_datum import groups
-from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, kind_mistakes, resampling
+from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, groups, kind_mistakes, resampling
 from castfit.drive.uncertainty.refits.run import (
     Refit,
     RefitPlan,
@@ -303,7 +302,7 @@ def coverage(
     assert number is not None
     values = dict(zip(posed.names, posed.to_natural(theta).tolist(), strict=True))
     reads = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
-    plan = RefitPlan(posed, asked, chosen, recipe, reads=reads)
+    plan = RefitPlan(posed, asked, chosen, recipe.problem, reads=reads)
     if isinstance(problem, Result) and start == "truth":
         plan = plan.along(problem)
     else:
@@ -313,7 +312,7 @@ def coverage(
     entries = {"seed": seed, "confidence_level": number, "intervals": label, "start": start, "truth": drawn}
     blank = [Refit(index=i) for i in range(int(samples))]
     ended = refit_all("coverage", "data sets", plan, blank, run, entries, {"level": number, "intervals": label})
-    return CoverageResult(posed, values, number, label, ended.rows, ended.message, ended.time)
+    return CoverageResult(posed, values, number, label, *ended[:3])
 
 
 def _linear(result: Result, level: float) -> Mapping[str, tuple[float, float]]:

@@ -48,23 +48,13 @@ _MOST = 12  # rows that a summary shows
 _FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
 
 
-@dataclass(frozen=True)
-class WithoutExperiment:
-    """The recipe of data without one experiment, by its position."""
-
-    def problem(self, posed: Posed, index: int) -> Posed:
-        """Return the problem without the experiment of this index."""
-        return posed.only([c.name for i, c in enumerate(posed.conditions) if i != index])
+def _without_experiment(posed: Posed, index: int) -> Posed:
+    return posed.only([c.name for i, c in enumerate(posed.conditions) if i != index])
 
 
-@dataclass(frozen=True)
-class WithoutValue:
-    """The recipe of data without one value, by its position among all."""
-
-    def problem(self, posed: Posed, index: int) -> Posed:
-        """Return the problem without the value of this index."""
-        condition, i, j = _values(posed)[index]
-        return posed.without(condition.name, i, posed.outputs[j])
+def _without_value(posed: Posed, index: int) -> Posed:
+    condition, i, j = _values(posed)[index]
+    return posed.without(condition.name, i, posed.outputs[j])
 
 
 def _values(posed: Posed) -> list[tuple[Condition, int, int]]:
@@ -273,12 +263,12 @@ def leave_out(
     if is_one_of(each, "value") and posed.n_data == 1:
         mistakes.append("there is one value, and nothing is left without it")
     check("leave_out", mistakes)
-    recipe = WithoutExperiment() if each == "experiment" else WithoutValue()
+    recipe = _without_experiment if each == "experiment" else _without_value
     plan = RefitPlan(posed, asked, chosen, recipe, reads=_undetermined).along(result)
     blank = [Refit(index=i, name=name) for i, name in enumerate(_names(posed, each))]
     entries = {"each": each, "estimate": digest(result.theta)}
     ended = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
-    return LeaveOutResult(result, each, ended.rows, ended.message, ended.time)
+    return LeaveOutResult(result, each, *ended[:3])
 
 
 def _names(posed: Posed, each: str) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +34,9 @@ from castfit.result.result import Result
 
 Values = Mapping[str, float]
 Pairs = Mapping[str, tuple[float, float]]
+Recipe = Callable[[Posed, int], Posed]
+"""Returns the problem with the data of an index; pickled, and the same wherever it is called."""
 _LOWER = 1e-6  # of the cost, by which another start must be better to count as another optimum
-
-
-class Recipe(Protocol):
-    """How the data of a fit are made; pickled, and the same wherever it is called."""
-
-    def problem(self, posed: Posed, index: int) -> Posed:
-        """Return the problem with the data of this index."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -146,16 +140,6 @@ class RefitProgress:
         return f"{self.finished} of {self.total} {what}{failed}; {self.seconds:.0f} s{left}"
 
 
-@dataclass(frozen=True)
-class RefitRun:
-    """What became of a run: its rows in order, how it ended, in words, and what its checkpoint belongs to."""
-
-    rows: tuple[Refit, ...]
-    message: str
-    time: float
-    header: Mapping[str, Any]
-
-
 def refit_options(
     transcription: Any, solver: Any, mistakes: list[str], *, fit_max_time: Any, **options: Any
 ) -> tuple[Transcription, Solver, RunOptions]:
@@ -179,8 +163,8 @@ def refit_all(
     run: RunOptions,
     entries: Mapping[str, Any],
     first: Mapping[str, Any],
-) -> RefitRun:
-    """Fit to all data.
+) -> tuple[tuple[Refit, ...], str, float, Mapping[str, Any]]:
+    """Fit to all data; return the rows in order, how it ended, in words, its seconds, and the header of its checkpoint.
 
     `where` is the function that the user called, `what` its fits are called, such as "data sets", and `blank` has a
     row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first` record is given.
@@ -222,7 +206,7 @@ def refit_all(
             f"And {len(gone) - 3} more were lost." if len(gone) > 3 else "",
             file.trouble if file else "",
         )
-        return RefitRun(ended, " ".join(p for p in parts if p), run.seconds, header)
+        return ended, " ".join(p for p in parts if p), run.seconds, header
 
 
 def _resume(file: Checkpoint, rows: dict[int, Refit], first: Mapping[str, Any]) -> int:
@@ -255,7 +239,7 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
                 return None if best is None else replace(best, status=CUT_OFF, message="The time of the run ended.")
             break
         try:
-            posed = plan.recipe.problem(plan.posed, index)
+            posed = plan.recipe(plan.posed, index)
             result = fit(
                 posed, plan.near or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=left,

@@ -16,7 +16,7 @@ from castfit._support.status import Status, check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
-from castfit.drive.uncertainty.refits.per_datum import groups
+from castfit.drive.uncertainty.refits.resampling import groups
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
