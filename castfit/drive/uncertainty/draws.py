@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from castfit._support.arrays import Array
 from castfit._support.renamed import renamed
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
+from castfit.result.result import Result
+from castfit.simulate.simulate import Prediction, Times
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
-
-    from castfit._support.arrays import Array
-    from castfit.result.result import Result
-    from castfit.simulate.simulate import Prediction, Times
 
 
 class DrawsResult(RunResult):

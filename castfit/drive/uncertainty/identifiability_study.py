@@ -10,17 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import option_mistakes, real, rng_mistakes
+from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.reprs import brief, listed
 from castfit._support.status import check, suggest
 from castfit._support.text_tables import Sheet
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
+from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.result.collinearity import POOR, collinearity, largest_subset, most_collinear, sensitivities
 from castfit.result.confidence_region import ConfidenceRegion
@@ -30,13 +33,6 @@ from castfit.result.identifiability import NOT_IDENTIFIABLE, POORLY_DETERMINED, 
 from castfit.result.result import Result
 from castfit.result.structural_identifiability import Structure, structure
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
-
 
 STRUCTURAL = "structurally not identifiable"
 PRACTICAL = "practically not identifiable"

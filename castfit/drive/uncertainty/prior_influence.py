@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,9 @@ from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.fit.fit import fit
+from castfit.fit.methods import Solver, Transcription
 from castfit.result.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit.fit.methods import Solver, Transcription
 
 LITTLE = 0.5  # standard errors that are no move worth a word
 FAR = 2.0  # standard errors at which prior and data contradict each other

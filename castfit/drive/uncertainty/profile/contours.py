@@ -223,11 +223,11 @@ def contours(
         )
     known = bool(np.isfinite(centre).all())
     ellipses = {level: _natural(targets, _ellipse(centre, covariance, top)) for level, top in tops.items()}
-    estimate = _natural(targets, centre[None])[0]
+    first_value, second_value = _natural(targets, centre[None])[0].tolist()
     return Contours(
         (targets[0].name, targets[1].name),
         tuple("log" if t.log else "linear" for t in targets),  # pyright: ignore[reportArgumentType]
-        (float(estimate[0]), float(estimate[1])),
+        (first_value, second_value),
         lines,
         ellipses if known else {},
         closed,

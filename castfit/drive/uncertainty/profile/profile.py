@@ -52,7 +52,6 @@ from castfit.drive.uncertainty.profile.targets import Target
 from castfit.drive.uncertainty.profile.tasks import ProfileSetting, follow_target, parts_along
 from castfit.fit.fit import fit
 from castfit.fit.methods import Solver, Transcription
-from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
@@ -249,11 +248,6 @@ class _Session:
     fits: dict[str, Result] = field(default_factory=dict[str, Result])
     target_of: dict[int, int] = field(default_factory=dict[int, int])
 
-    @property
-    def posed(self) -> Posed:
-        """The problem."""
-        return self.problem.posed
-
     def open(self, file: Any) -> None:
         """Take over what an earlier run has written."""
         self.file = file
@@ -267,8 +261,8 @@ class _Session:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
         best, sides, stopped = result, dict[int, Followed | None](), None
         for generation in range(_RESTARTS + 1):
-            targets = read_targets(best, self.posed, names, [])
-            setting = ProfileSetting.at(best, self.posed, self.transcription, self.solver, targets)
+            targets = read_targets(best, self.problem.posed, names, [])
+            setting = ProfileSetting.at(best, self.problem.posed, self.transcription, self.solver, targets)
             work = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
             whole = {i: (work, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
             sides, stopped = self._round(targets, whole, generation)
@@ -295,11 +289,11 @@ class _Session:
     def _fitted(self, best: Result, theta: Array, key: str) -> Result | None:
         """Fit from a point; None if that leads nowhere."""
         if key not in self.fits:
-            values = dict(zip(self.posed.names, self.posed.to_natural(theta).tolist(), strict=True))
+            values = dict(zip(self.problem.posed.names, self.problem.posed.to_natural(theta).tolist(), strict=True))
             left = max(self.run.deadline - time.time(), 1e-3)
             found = fit(
                 self.problem, self.transcription, self.solver, start=values, second_start=False, retry=False,
-                absolute_sigma=best.absolute_sigma if not self.posed.noise_parameters else None,
+                absolute_sigma=best.absolute_sigma if not self.problem.posed.noise_parameters else None,
                 confidence_level=best.confidence_level, max_time=left,
             )  # fmt: skip
             if found.status in (Status.MAX_TIME, Status.INTERRUPTED):

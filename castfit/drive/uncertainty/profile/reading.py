@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, items, real, text
+from castfit._support.arrays import Array
 from castfit._support.status import suggest
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, OutputAt, PredictedOutput, prediction
 from castfit.drive.uncertainty.profile.targets import ExpressionTarget, OfQuantity, OfSigma, Target
 from castfit.fit.laplace_kinks import kinks_of
 from castfit.model import functions as functions
 from castfit.problem.compiled_experiments import Graph
+from castfit.problem.compiled_problem import Posed
+from castfit.problem.parameter_map import MappedExpressions
+from castfit.problem.problem import Posable
 from castfit.problem.quantities import fixed_value
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.parameter_map import MappedExpressions
-    from castfit.problem.problem import Posable
-    from castfit.solve.staged import Array
 
 _OPERATORS: dict[type, str] = {
     ast.Add: "__add__",
@@ -98,7 +96,7 @@ def _read(result: Result, posed: Posed, label: str, entry: Any, n: int, mistakes
     if isinstance(entry, str) and entry in posed.names:
         return _of_quantity(posed, result, posed.names.index(entry))
     if isinstance(entry, str) and entry in result.sigmas:
-        return _of_sigma(result, entry)
+        return OfSigma(entry, "sigma", True, -np.inf, np.inf, 1.0, group=list(result.sigmas).index(entry))
     known = (*posed.names, *result.sigmas)
     if isinstance(entry, OutputAt):
         return _of_prediction(result, posed, label, entry, n, mistakes)
@@ -155,10 +153,6 @@ def _of_prediction(
         mistakes.append(f"{label} does not depend on anything that is estimated; leave it out")
         return None
     return prediction(label, PredictedOutput(i, entry.output, time, value, abs(value) or 1.0), n)
-
-
-def _of_sigma(result: Result, name: str) -> OfSigma:
-    return OfSigma(name, "sigma", True, -np.inf, np.inf, 1.0, group=list(result.sigmas).index(name))
 
 
 def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes: list[str]) -> ExpressionTarget | None:

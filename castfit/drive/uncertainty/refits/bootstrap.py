@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, rng_mistakes, text
+from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.renamed import renamed
 from castfit._support.status import InputError, check
@@ -39,12 +42,6 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import natural_value
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-
 
 METHODS = ("percentile", "bca")
 _FEW = 2  # draws that have a scatter
@@ -110,14 +107,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All data sets as columns, for instance for ``pandas.DataFrame(drawn.table)``; NaN where a fit failed."""
-        cells: dict[str, Callable[[Refit], Any]] = {
-            "data set": lambda row: row.index,
-            "status": lambda row: row.status,
-            "chi2": lambda row: row.chi2,
-            "start": lambda row: row.start,
-            "iterations": lambda row: row.iterations,
-            "time": lambda row: row.time,
-        }
+        cells = {"data set": attrgetter("index"), **self._plain("status", "chi2", "start", "iterations", "time")}
         found = dict(zip((row.index for row in self.solved), self.natural.tolist(), strict=True))
         absent = dict.fromkeys(self.names, np.nan)
 

@@ -16,14 +16,10 @@ there is none: a probability that small says nothing about so few draws.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy import special
 
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
+from castfit._support.arrays import Array
 
 _EQUAL = 1e-9  # of their scatter: draws that are the estimate itself, as at a bound
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
+from castfit._support.arrays import Array
 from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import check, suggest
 from castfit._support.text_tables import aligned, rounded
@@ -39,11 +42,6 @@ from castfit.problem.problem import Posable
 from castfit.result.covariance import quantile
 from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
 
 _SURE = 0.99  # probability of the range that a share must leave for a word
 
@@ -159,11 +157,7 @@ class CoverageResult(RefitsResult):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All data sets as columns: status, estimates, and the ends of every interval; NaN where there is none."""
-        cells: dict[str, Callable[[Refit], Any]] = {
-            "data set": lambda row: row.index,
-            "status": lambda row: row.status,
-            "chi2": lambda row: row.chi2,
-        }
+        cells = {"data set": attrgetter("index"), **self._plain("status", "chi2")}
         for k, side in enumerate(("lower", "upper")):
             for name in self.truth:
                 cells[f"{name} {side}"] = _end(name, k)

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castfit._support.arguments import is_one_of, option_mistakes
+from castfit._support.arrays import Array
 from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.run.run_result import columns
@@ -31,18 +34,12 @@ from castfit.drive.uncertainty.refits.run import (
     refit_options,
 )
 from castfit.fit.methods import Solver, Transcription
+from castfit.problem.compiled_experiments import Condition
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from castfit._support.arrays import Array
-    from castfit.problem.compiled_experiments import Condition
-
 
 _MOST = 12  # rows that a summary shows
 _FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
@@ -150,12 +147,7 @@ class LeaveOutResult(RefitsResult):
     @property
     def table(self) -> dict[str, NDArray[Any]]:
         """All rows as columns, for instance for ``pandas.DataFrame(left.table)``."""
-        cells: dict[str, Callable[[Refit], Any]] = {
-            "without": lambda row: row.name,
-            "status": lambda row: row.status,
-            "chi2": lambda row: row.chi2,
-            "time": lambda row: row.time,
-        }
+        cells = {"without": attrgetter("name"), **self._plain("status", "chi2", "time")}
         at = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
         return columns(self.rows, cells, values=lambda row: dict(zip(self.names, at[row.index], strict=True)))
 

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,10 @@ class RefitsResult(RunResult):
     @property
     def _failed(self) -> list[Refit]:
         return [row for row in self.rows if row.finished and not row.success]
+
+    def _plain(self, *names: str) -> dict[str, Callable[[Refit], Any]]:
+        """Return columns of a table that show fields of rows."""
+        return {name: attrgetter(name) for name in names}
 
     def _failure_lines(self) -> list[str]:
         """Return the table of causes, with the message of one such fit each."""

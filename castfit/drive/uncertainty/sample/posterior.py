@@ -17,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from castfit._support.arrays import Array
 from castfit.densities.priors.distributions import Truncated
+from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.prior_rows import Joint
+from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.integrate import IntegratorOptions
-    from castfit.result.result import Result
 
 _WIDE = 4.0  # standard deviations between two bounds of what the data do not determine
 _OPEN = 1.0  # of the estimate's size: the same where there are no bounds

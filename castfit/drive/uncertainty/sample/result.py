@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import is_within, option_mistakes
+from castfit._support.arrays import Array
 from castfit._support.renamed import renamed
 from castfit._support.status import Status, check
 from castfit._support.text_tables import aligned, rounded
@@ -18,10 +19,6 @@ from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.drive.uncertainty.refits.resampling import groups
 from castfit.result.result import Result
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-
 
 _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
 _ENOUGH = 400  # effective draws, from which means and limits are worth reading

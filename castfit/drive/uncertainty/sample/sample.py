@@ -17,11 +17,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
+from castfit._support.arrays import Array
 from castfit._support.process_pool import lost
 from castfit._support.status import InputError, Status, check
 from castfit.drive.run.jobs import task, thaw
@@ -31,11 +32,7 @@ from castfit.drive.uncertainty.inputs import seed_from, solved_problem
 from castfit.drive.uncertainty.sample.posterior import posterior, whitening
 from castfit.drive.uncertainty.sample.result import SampleResult
 from castfit.problem.compiled_problem import Posed
-
-if TYPE_CHECKING:
-    from castfit._support.arrays import Array
-    from castfit.result.result import Result
-
+from castfit.result.result import Result
 
 _DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
 _TRIES = 200  # draws for the start of one walker
