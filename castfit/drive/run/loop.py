@@ -70,7 +70,7 @@ def reporter(verbose: int) -> Generator[Callable[..., None], None, None]:
     terminal the state is rewritten in place.
     """
     if not verbose:
-        yield lambda state, last="", *, milestone=False: None
+        yield lambda *_, **__: None
         return
     from rich.console import Console
 
