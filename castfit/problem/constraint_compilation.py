@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
@@ -36,49 +36,13 @@ from castfit.problem.quantities import fixed_value
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.experiment.experiment import Experiment
-    from castfit.problem.parameters import Parameter
-    from castfit.problem.quantities import Quantity
+    from castfit.problem.compiled_problem import Posed
 
 
 _GRID = 24  # equal parts of an experiment at whose ends a constraint along the path is held first
 _COMPARISONS = (ca.OP_LE, ca.OP_LT, ca.OP_EQ, ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
 _SAME = 16  # units in the last place
 _MET = 1e-9  # relative: a constant that violates a constraint by no more meets it
-
-
-class ConstraintContext(Protocol):
-    """What must be known of a problem; `Posed` has it."""
-
-    @property
-    def model(self) -> Model:
-        """Its model."""
-        ...
-
-    @property
-    def experiments(self) -> tuple[Experiment, ...]:
-        """What was said of each condition."""
-        ...
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """What was said of each parameter."""
-        ...
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        """The entries of theta."""
-        ...
-
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        """The experiments, worked out."""
-        ...
-
-    @property
-    def path(self) -> tuple[Constraint, ...]:
-        """The constraints at points."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +112,7 @@ class CompiledConstraints:
     watched: tuple[Array, ...]
 
 
-def hold(posed: ConstraintContext, constraints: Sequence[Constraint]) -> CompiledConstraints:
+def hold(posed: Posed, constraints: Sequence[Constraint]) -> CompiledConstraints:
     """Work out constraints in which there is no mistake (see `held_mistakes`)."""
     relations: list[Relation] = []
     path: list[Constraint] = []
@@ -161,7 +125,7 @@ def hold(posed: ConstraintContext, constraints: Sequence[Constraint]) -> Compile
     return CompiledConstraints(tuple(relations), tuple(path), watched)
 
 
-def _parts(posed: ConstraintContext, c: Constraint) -> list[Constraint]:
+def _parts(posed: Posed, c: Constraint) -> list[Constraint]:
     """Return what a conserved sum comes to: equations of parameters, and its total at the start; others as they are."""
     if c.of == "value" and c.times == ALONG and c.lower == c.upper:
         found = conservation(value_of(c, posed.model), posed.model)
@@ -178,7 +142,7 @@ def _parts(posed: ConstraintContext, c: Constraint) -> list[Constraint]:
     return [*out, *(_at_start(posed, c) if np.isfinite(c.lower) else [])]
 
 
-def _at_start(posed: ConstraintContext, c: Constraint) -> list[Constraint]:
+def _at_start(posed: Posed, c: Constraint) -> list[Constraint]:
     """Return a constraint as one at the start of every experiment that it is about."""
     about = [x for x in posed.conditions if not c.experiments or x.name in c.experiments]
     starts = dict.fromkeys(x.start for x in about)
@@ -229,7 +193,7 @@ class _Meaning:
     number: Mapping[str, float]
 
 
-def _meanings(posed: ConstraintContext, names: Sequence[str], experiments: Sequence[str]) -> list[_Meaning]:
+def _meanings(posed: Posed, names: Sequence[str], experiments: Sequence[str]) -> list[_Meaning]:
     """Return what names mean: once if all are shared, else in every experiment that has all of them."""
     own = {n for e in posed.experiments for n in e.parameters}
     shared = {q.name: j for j, q in enumerate(posed.quantities) if not (q.experiment is None and q.of in own)}
@@ -256,7 +220,7 @@ def _means(name: str, quantity: Any, experiment: str) -> bool:
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
 
-def _relations(posed: ConstraintContext, constraint: Constraint) -> list[Relation]:
+def _relations(posed: Posed, constraint: Constraint) -> list[Relation]:
     """Return a constraint as relations of quantities, one per experiment that it is about; none if it is no such."""
     if constraint.of != "value" or constraint.times not in (None, QUANTITIES):
         return []
@@ -292,10 +256,10 @@ class Support:
 _SUPPORT: Built[Any, Support] = Built()
 
 
-def support_of(posed: ConstraintContext) -> Support:
+def support_of(posed: Posed) -> Support:
     """Return what the constraints at points depend on."""
 
-    def build(given: ConstraintContext) -> Support:
+    def build(given: Posed) -> Support:
         system = given.model.system
         column = ca.vertcat(ca.SX(0, 1), *(graph_of(c, given.model) for c in given.path))
         by_x, by_z, by_p = (_dependence(column, v) for v in (system.x, system.z, system.p))
@@ -304,7 +268,7 @@ def support_of(posed: ConstraintContext) -> Support:
     return _SUPPORT.get(posed, build)
 
 
-def constant_at_start(posed: ConstraintContext, i: int) -> Mask:
+def constant_at_start(posed: Posed, i: int) -> Mask:
     """Tell which constraints at points are constants at the start of experiment i: nothing estimated moves them."""
     link, on = posed.conditions[i].link, support_of(posed)
     free = np.zeros(on.p.shape[1], dtype=np.bool_)
@@ -353,7 +317,7 @@ def symbol_mistakes(constraint: Constraint, model: Model, others: Iterable[str])
     return unknown_names(f"{constraint.name} contains '{{}}', which is not in the model", found, known)
 
 
-def held_mistakes(posed: ConstraintContext, constraints: Sequence[Constraint]) -> list[str]:
+def held_mistakes(posed: Posed, constraints: Sequence[Constraint]) -> list[str]:
     """Find what is wrong with constraints of this problem."""
     mistakes: list[str] = []
     labels = [q.name.partition("[")[0] for q in posed.quantities]
@@ -368,7 +332,7 @@ def held_mistakes(posed: ConstraintContext, constraints: Sequence[Constraint]) -
     return mistakes
 
 
-def _place_mistakes(posed: ConstraintContext, c: Constraint) -> list[str]:
+def _place_mistakes(posed: Posed, c: Constraint) -> list[str]:
     """Find constraints that are said of quantities but contain more, or at times that do not exist."""
     if _relations(posed, c):
         return []
@@ -400,14 +364,14 @@ def _place_mistakes(posed: ConstraintContext, c: Constraint) -> list[str]:
     return mistakes
 
 
-def _conserved_mistakes(posed: ConstraintContext, c: Constraint) -> list[str]:
+def _conserved_mistakes(posed: Posed, c: Constraint) -> list[str]:
     found = conservation(value_of(c, posed.model), posed.model)
     if found.never:
         return [f"{c.name}: {found.never}"]
     return [m for part in _parts(posed, c) if part.times == QUANTITIES for m in _place_mistakes(posed, part)]
 
 
-def _initial(posed: ConstraintContext, name: str) -> str:
+def _initial(posed: Posed, name: str) -> str:
     found = [q.name.partition("[")[0] for q in posed.quantities if q.kind == "initial state" and q.of == name]
     return f"; the initial value is cf.quantity('{found[0]}')" if found else ""
 
@@ -419,7 +383,7 @@ def _jumps(value: ca.SX, model: Model) -> bool:
     return bool(ca.depends_on(value, s.u) or (s.z.numel() and ca.depends_on(value, s.z) and ca.depends_on(s.alg, s.u)))
 
 
-def _time_mistakes(posed: ConstraintContext, i: int, c: Constraint) -> list[str]:
+def _time_mistakes(posed: Posed, i: int, c: Constraint) -> list[str]:
     """Find times outside an experiment."""
     condition, experiment = posed.conditions[i], posed.experiments[i]
     if not isinstance(c.times, tuple):
@@ -449,7 +413,7 @@ def _time_mistakes(posed: ConstraintContext, i: int, c: Constraint) -> list[str]
     return mistakes
 
 
-def _later_events(posed: ConstraintContext, i: int, t: float) -> list[str]:
+def _later_events(posed: Posed, i: int, t: float) -> list[str]:
     """Refuse times behind the end where events of the experiment may lie between."""
     condition, experiment = posed.conditions[i], posed.experiments[i]
     before, after = (len(tuple(occurrences(experiment.events, end))) for end in (condition.end, t))
@@ -461,7 +425,7 @@ def _later_events(posed: ConstraintContext, i: int, t: float) -> list[str]:
     ]
 
 
-def constant_mistakes(posed: ConstraintContext, theta: Array) -> list[str]:
+def constant_mistakes(posed: Posed, theta: Array) -> list[str]:
     """Find constraints that given initial values contradict whatever is estimated."""
     mistakes: list[str] = []
     if not posed.path:
@@ -487,9 +451,7 @@ def constant_mistakes(posed: ConstraintContext, theta: Array) -> list[str]:
     return mistakes
 
 
-def applies_at(
-    posed: ConstraintContext, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]
-) -> Mask:
+def applies_at(posed: Posed, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]) -> Mask:
     """Tell where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
     measured, own : (K, M) where something is measured; what is neither padding nor a replicate of the point before

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,42 +29,13 @@ if TYPE_CHECKING:
     import casadi as ca
 
     from castfit._support.arrays import Array, Index, Mask
+    from castfit.problem.map_initial_states import AtRest, ConsistentStart
 
 
 def natural_value(theta: Array, log: Mask) -> Array:
     """Convert search scale to natural values; what is too large for a number becomes infinite."""
     with np.errstate(over="ignore"):
         return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
-
-
-class MapPart(Protocol):
-    """Rows of y that are computed from the natural values n."""
-
-    @property
-    def rows(self) -> Index:
-        """Which rows of y, (m,)."""
-        ...
-
-    @property
-    def pattern(self) -> Mask:
-        """Which row can depend on which entry of n, (m, n_q)."""
-        ...
-
-    def values(self, n: Array) -> tuple[Array, Array]:
-        """Return the values (m,) and their derivatives by n (m, n_q); NaN where there are none."""
-        ...
-
-    def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
-        """Return sum_i weight[i] d row_i/dn (n_q,) and sum_i weight[i] d2 row_i/dn2 (n_q, n_q)."""
-        ...
-
-    def reason(self, n: Array, row: int) -> tuple[str, str]:
-        """Say what row `row` of the part (0 ... m - 1) is, and for which values it was asked for."""
-        ...
-
-    def kept(self, keep: Index, n: Array) -> MapPart:
-        """Return the part as a function of the entries `keep` of n, the others held at their value."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +136,7 @@ class Link:
     base: Array
     of: Index
     log: Mask
-    parts: tuple[MapPart, ...] = ()
+    parts: tuple[MappedExpressions | AtRest | ConsistentStart, ...] = ()
     flow: Mask | None = None
     n_e: int = 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,42 +42,6 @@ class PriorRows:
     failure: str = ""
     straight_cost: float = 0.0
     excess: float = 0.0
-
-
-class Term(Protocol):
-    """A prior on something that is computed from the quantities."""
-
-    @property
-    def what(self) -> str:
-        """What it is on, in words."""
-        ...
-
-    @property
-    def constant(self) -> float:
-        """-log p at its mode."""
-        ...
-
-    @property
-    def curved(self) -> Mask:
-        """Which rows have a curvature, (m,)."""
-        ...
-
-    @property
-    def informs(self) -> Mask:
-        """Which quantities it says something about, (n_theta,)."""
-        ...
-
-    def rows(self, n: Array) -> tuple[Array, Array | SparseRows, float, str]:
-        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
-        ...
-
-    def kept(self, keep: Index, n: Array) -> Term | None:
-        """Return the term as one of the entries `keep` of n, the others held; None if nothing is left."""
-        ...
-
-    def identity(self) -> tuple[Any, ...]:
-        """Return what makes it itself, for fingerprints: arrays, text and numbers."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,6 +226,10 @@ class Smooth(_NormalRows):
     def identity(self) -> tuple[Any, ...]:
         """Return what makes it itself; a weight that is chosen does not."""
         return self.at, self.log, self.root, self.offset, None if self.chosen else self.weight
+
+
+Term = QuantityPrior | ExpressionPrior | Joint | Smooth
+"""A prior on something that is computed from the quantities."""
 
 
 def in_columns(block: Array, at: Index, width: int) -> SparseRows:
