@@ -18,10 +18,11 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, items, name_of, named, real, reals, text
+from castfit._support.pickling import Picklable
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.model.comparisons import is_condition
-from castfit.model.expressions import NOT_A_NUMBER, PickledExpressions, holds_nan
+from castfit.model.expressions import number_or_expression
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -36,7 +37,7 @@ _ROUNDING = 1e-9  # of an interval between doses
 
 @brief
 @dataclass(frozen=True, eq=False, init=False)
-class Event:
+class Event(Picklable):
     """A change of states at one time, or when states reach something.
 
     Parameters
@@ -127,16 +128,10 @@ class Event:
         vars(self).update(time=at, changes=new, measured=measured, when=when, direction=direction, at_start=at_start)
         vars(self).update(count=1 if when is None else count)
 
-    def __reduce__(self) -> Any:
-        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        graph = PickledExpressions.of([self.time if self.when is None else self.when, *self.changes.values()])
-        rest = (self.measured, self.when is not None, self.direction, self.count, self.at_start)
-        return _restore_event, (graph, tuple(self.changes), *rest)
-
 
 @brief
 @dataclass(frozen=True, eq=False, init=False)
-class Doses:
+class Doses(Picklable):
     """Amounts given to one state, once or repeatedly, at once or by infusions.
 
     Parameters
@@ -231,13 +226,6 @@ class Doses:
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
         vars(self).update(count=count, duration=long, lag=late, bioavailability=part, measured=measured)
 
-    def __reduce__(self) -> Any:
-        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        single = [self.lag, self.bioavailability, *([] if self.duration is None else [self.duration])]
-        graph = PickledExpressions.of([*self.amount, *self.times, *single])
-        sizes = (len(self.amount), len(self.times), self.duration is not None)
-        return _restore_doses, (graph, sizes, self.into, self.every, self.count, self.measured)
-
     @property
     def endless(self) -> bool:
         """Whether the doses go on up to the last measurement."""
@@ -245,21 +233,12 @@ class Doses:
 
 
 @dataclass(frozen=True, eq=False)
-class ParameterSwitch:
+class ParameterSwitch(Picklable):
     """Parameters of the model that have other values from a time on; made of estimated inputs and PEtab's periods."""
 
     time: float
     values: Mapping[str, Value]
     measured: str = "before"
-
-    def __reduce__(self) -> Any:
-        """Pickle expressions through a CasADi function, since bare SX does not pickle."""
-        return _restore_setting, (
-            self.time,
-            tuple(self.values),
-            PickledExpressions.of(list(self.values.values())),
-            self.measured,
-        )
 
 
 Happening = Event | Doses | ParameterSwitch
@@ -376,20 +355,7 @@ def _side_mistakes(measured: Any) -> list[str]:
 
 
 def _value(what: str, value: Any, mistakes: list[str]) -> Value:
-    """Read a finite number or a scalar expression."""
-    if isinstance(value, ca.SX) and value.numel() == 1:
-        if value.is_constant():
-            value = float(value)
-        elif holds_nan(value):
-            mistakes.append(f"{what} {NOT_A_NUMBER}")
-            return np.nan
-        else:
-            return value
-    number = real(value)
-    if number is not None and np.isfinite(number):
-        return number
-    mistakes.append(f"{what} is {text(value)}; give a finite number or a scalar SX expression")
-    return np.nan
+    return number_or_expression(what, value, "give a finite number or a scalar SX expression", mistakes)
 
 
 def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
@@ -403,49 +369,3 @@ def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
         mistakes.append(f"{what} is {text(given)}; give a number, an expression, or a list of them")
         return (np.nan,)
     return tuple(_value(what, v, mistakes) for v in every)
-
-
-def _restore_setting(time: float, names: tuple[str, ...], graph: PickledExpressions, measured: str) -> ParameterSwitch:
-    return ParameterSwitch(time, dict(zip(names, graph.values(), strict=True)), measured)
-
-
-def _restore_event(
-    graph: PickledExpressions,
-    names: tuple[str, ...],
-    measured: str,
-    triggered: bool,
-    direction: str,
-    count: int,
-    at_start: bool = False,
-) -> Event:
-    first, *new = graph.values()
-    changes = dict(zip(names, new, strict=True))
-    if triggered:
-        return Event(
-            None, changes, measured=measured, when=ca.SX(first), direction=direction, count=count, at_start=at_start
-        )
-    return Event(first, changes, measured=measured)
-
-
-def _restore_doses(
-    graph: PickledExpressions,
-    sizes: tuple[int, int, bool],
-    into: str,
-    every: float | None,
-    count: int | None,
-    measured: str,
-) -> Doses:
-    values = graph.values()
-    amounts, rest = values[: sizes[0]], values[sizes[0] :]
-    times, (lag, part, *long) = rest[: sizes[1]], rest[sizes[1] :]
-    return Doses(
-        into,
-        list(amounts),
-        list(times),
-        every=every,
-        count=count,
-        duration=long[0] if sizes[2] else None,
-        lag=lag,
-        bioavailability=part,
-        measured=measured,
-    )

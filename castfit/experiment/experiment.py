@@ -15,6 +15,7 @@ import numpy as np
 
 from castfit._support.arguments import named, real, reals, text
 from castfit._support.bounds import both_bounds, bound_mistakes
+from castfit._support.pickling import Picklable
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import InputError, check, suggest, unknown_names
 from castfit.densities.noise.density import Noise
@@ -33,7 +34,7 @@ from castfit.experiment.measurements import (
     scale_mistakes,
     series_mistakes,
 )
-from castfit.model.expressions import NOT_A_NUMBER, PickledExpressions, holds_nan
+from castfit.model.expressions import number_or_expression
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -128,7 +129,7 @@ def consistent(guess: float) -> Consistent:
 
 @brief
 @dataclass(frozen=True, eq=False)
-class SteadyStart(Mapping[str, Any]):
+class SteadyStart(Picklable, Mapping[str, Any]):
     """The steady state in which an experiment begins; create it with `castfit.steady_state`.
 
     As a mapping it holds the initial states that differ from the steady state.
@@ -178,7 +179,7 @@ InitialValue = float | Free | Consistent | ca.SX
 
 
 @dataclass(frozen=True, eq=False)
-class Experiment:
+class Experiment(Picklable):
     """Measured time courses under one set of conditions.
 
     Parameters
@@ -495,20 +496,6 @@ class Experiment:
         }
         return {slot: i for i, slot in enumerate(sorted(slots))}
 
-    def __reduce__(self) -> Any:
-        """Pickle expressions of parameters through CasADi functions, since bare SX does not pickle."""
-        initial, parameters = _packed(self.initial), _packed(self.parameters)
-        steady = None if self.steady is None else _packed_rest(self.steady)
-        noise = {
-            n: (
-                replace(model, sigma=None),
-                PickledExpressions.of([model.sigma]) if isinstance(model.sigma, ca.SX) else model.sigma,
-            )
-            for n, model in self.noise.items()
-        }
-        rest = (dict(self.inputs), self.events, self.start, self.name, steady)
-        return _restore, (self.data, self.sigma, noise, initial, parameters, *rest)
-
 
 @brief
 @dataclass(frozen=True)
@@ -525,58 +512,6 @@ class Points:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mask", np.isfinite(self.values))
-
-
-def _packed(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: PickledExpressions.of([v]) if isinstance(v, ca.SX) else v for n, v in group.items()}
-
-
-def _unpacked(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v.values()[0] if isinstance(v, PickledExpressions) else v for n, v in group.items()}
-
-
-def _packed_rest(said: SteadyStart) -> tuple[Any, ...]:
-    before = _packed_rest(said.initial) if isinstance(said.initial, SteadyStart) else None
-    return dict(said.inputs), _packed(said.parameters), _packed(said.initial), said.settled, before
-
-
-def _unpacked_rest(steady: tuple[Any, ...], replaced: Mapping[str, Any]) -> SteadyStart:
-    inputs, parameters, initial, settled, before = steady
-    states = _unpacked(initial)
-    return SteadyStart(
-        inputs, _unpacked(parameters), states if before is None else _unpacked_rest(before, states), replaced, settled
-    )
-
-
-def _restore(
-    data: Any,
-    sigma: Any,
-    stated: Mapping[str, tuple[Noise, Any]],
-    initial: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    inputs: Any,
-    events: tuple[Happening, ...],
-    start: float,
-    name: str,
-    steady: tuple[Any, ...] | None,
-) -> Experiment:
-    noise = {
-        n: replace(m, sigma=s.values()[0] if isinstance(s, PickledExpressions) else s) for n, (m, s) in stated.items()
-    }
-    initial, parameters = _unpacked(initial), _unpacked(parameters)
-    if steady is not None:
-        initial = _unpacked_rest(steady, initial)
-    return Experiment(
-        data,
-        sigma=sigma,
-        noise=noise,
-        initial=initial,
-        parameters=parameters,
-        inputs=inputs,
-        events=events,
-        start=start,
-        name=name,
-    )
 
 
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
@@ -657,7 +592,7 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
         if guess is None or not np.isfinite(guess):
             mistakes.append(f"initial state '{name}' is consistent({text(value.guess)}); give a finite number as guess")
         return Consistent(np.nan if guess is None else guess)
-    return _number_or_expression(
+    return number_or_expression(
         f"initial state '{name}'", value, "give a finite number, free(guess) or a scalar SX expression", mistakes
     )
 
@@ -667,18 +602,4 @@ def own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
     remedy = "give a finite number or a scalar SX expression of other parameters"
     if isinstance(value, Free):
         remedy = "declare it as Parameter(guess, local=True) in the problem to estimate a value of its own"
-    return _number_or_expression(f"parameter '{name}'", value, remedy, mistakes)
-
-
-def _number_or_expression(what: str, value: Any, remedy: str, mistakes: list[str]) -> float | ca.SX:
-    single = isinstance(value, ca.SX) and value.numel() == 1
-    if single and not value.is_constant():
-        if not holds_nan(value):
-            return value
-        mistakes.append(f"{what} {NOT_A_NUMBER}")
-        return np.nan
-    number = float(value) if single else real(value)
-    if number is not None and np.isfinite(number):
-        return number
-    mistakes.append(f"{what} is {text(value)}; {remedy}")
-    return np.nan
+    return number_or_expression(f"parameter '{name}'", value, remedy, mistakes)

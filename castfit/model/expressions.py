@@ -1,13 +1,14 @@
-"""Expressions over named symbols: symbols exchanged by name, what depends on what, NaN in a graph, and pickling."""
+"""Expressions over named symbols: symbols exchanged by name, what depends on what, and NaN in a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
+
+from castfit._support.arguments import real, text
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Mask
@@ -29,6 +30,21 @@ def holds_nan(expression: ca.SX) -> bool:
     return any(np.isnan(graph.instruction_constant(k)) for k in constants)
 
 
+def number_or_expression(what: str, value: Any, remedy: str, mistakes: list[str]) -> float | ca.SX:
+    """Read a finite number or a scalar expression; a constant one is a number."""
+    single = isinstance(value, ca.SX) and value.numel() == 1
+    if single and not value.is_constant():
+        if not holds_nan(value):
+            return value
+        mistakes.append(f"{what} {NOT_A_NUMBER}")
+        return np.nan
+    number = float(value) if single else real(value)
+    if number is not None and np.isfinite(number):
+        return number
+    mistakes.append(f"{what} is {text(value)}; {remedy}")
+    return np.nan
+
+
 def exchanged(expression: ca.SX, values: Mapping[str, Any]) -> ca.SX:
     """Put numbers or expressions in the place of symbols, by name; other symbols stay."""
     found = [s for s in ca.symvar(expression) if s.name() in values]
@@ -44,23 +60,3 @@ def pattern(sparsity: ca.Sparsity) -> Mask:
     rows, columns = sparsity.get_triplet()
     out[rows, columns] = True
     return out
-
-
-@dataclass(frozen=True)
-class PickledExpressions:
-    """Numbers and expressions in a form that pickles, as bare SX does not: a function of their symbols, by name."""
-
-    function: ca.Function
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> PickledExpressions:
-        """Take numbers and scalar expressions."""
-        column = ca.densify(ca.vertcat(*(ca.SX(v) for v in values)))
-        found = ca.symvar(column)
-        return cls(ca.Function("values", found, [column]), tuple(s.name() for s in found))
-
-    def values(self) -> list[Any]:
-        """Return them on new symbols; numbers are floats."""
-        column = ca.SX(self.function.call([ca.SX.sym(n) for n in self.names])[0])
-        return [float(v) if v.is_constant() else v for v in ca.vertsplit(column)]

@@ -19,9 +19,9 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
+from castfit._support.pickling import Picklable
 from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.model.expressions import PickledExpressions
 
 if TYPE_CHECKING:
     Where = tuple[float, ...] | str | None
@@ -36,7 +36,7 @@ _CHAIN = "a chain such as 0 <= x <= 1 is lost in Python before castfit sees it: 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Constraint:
+class Constraint(Picklable):
     """``lower <= expression <= upper``; equal bounds make it an equation.
 
     Relations are the short form: ``k1 + k2 <= 1``, ``cf.at(10, x >= 0.5)``, ``cf.along(x + y <= 3)``.
@@ -89,15 +89,6 @@ class Constraint:
     def equation(self) -> bool:
         """Whether both bounds are equal."""
         return self.lower == self.upper
-
-    def __reduce__(self) -> Any:
-        """Pickle through a CasADi function, since bare SX does not pickle."""
-        others = (self.lower, self.upper, self.name, self.times, self.experiments, self.of, self.shown)
-        return _restored, (PickledExpressions.of([self.expression]), others)
-
-
-def _restored(graph: PickledExpressions, others: tuple[Any, ...]) -> Constraint:
-    return Constraint(graph.values()[0], *others)
 
 
 def quantity(name: str) -> Any:

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import casadi as ca
 import numpy as np
 
+from castfit._support.pickling import Picklable
 from castfit._support.reprs import brief
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Density:
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Noise(ABC):
+class Noise(Picklable, ABC):
     """How measured values scatter about their predictions; given per output.
 
     Parameters

@@ -10,6 +10,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
+from castfit._support.pickling import Picklable
 from castfit._support.status import check
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _SYMMETRIC = 1e-10  # relative asymmetry of a covariance that is rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Belief:
+class Belief(Picklable):
     """A prior on a quantity, by name, or on a CasADi expression of quantities."""
 
     what: str | ca.SX
@@ -32,18 +33,6 @@ class Belief:
     def label(self) -> str:
         """What it is on, in words."""
         return f"'{self.what}'" if isinstance(self.what, str) else text(self.what).removeprefix("SX(").removesuffix(")")
-
-    def __reduce__(self) -> Any:
-        """Pickle through a CasADi function, since bare SX does not pickle."""
-        if isinstance(self.what, str):
-            return Belief, (self.what, self.prior)
-        found = ca.symvar(self.what)
-        graph = ca.Function("prior", found, [self.what])
-        return _restore_belief, (graph, tuple(s.name() for s in found), self.prior)
-
-
-def _restore_belief(graph: ca.Function, names: Iterable[str], prior: PriorDistribution) -> Belief:
-    return Belief(ca.SX(graph.call([ca.SX.sym(n) for n in names])[0]), prior)
 
 
 @dataclass(frozen=True, eq=False)

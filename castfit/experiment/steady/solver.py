@@ -22,6 +22,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Buffered, Built
+from castfit._support.pickling import Picklable
 from castfit.experiment.steady.laws import Laws, conservation_laws
 from castfit.experiment.steady.settle import SettlingPoint, SettlingStep, factorised, march, step_graph
 
@@ -117,7 +118,7 @@ _LAST: Built[Rest, list[tuple[tuple[bytes, bytes], Resting]]] = Built()
 
 
 @dataclass(frozen=True, eq=False)
-class Rest:
+class Rest(Picklable):
     """Where a model comes to rest under given inputs u (n_u,); z_guess (n_z,).
 
     `equations` are (t, x, z, p, u) -> (ode, alg).
@@ -305,14 +306,6 @@ class Rest:
         w, p = ca.SX.sym("w", n_x + n_z), ca.SX.sym("p", n_p)
         ode, alg = self.equations.call([ca.SX(self.time), w[:n_x], w[n_x:], p, ca.SX(ca.DM(self.u))])
         return w, p, ca.densify(ca.vertcat(ode, alg))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out graphs, which do not pickle; they are built again."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
 
     @property
     def _functions(self) -> _Functions:

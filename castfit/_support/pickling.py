@@ -1,0 +1,54 @@
+"""Objects that hold CasADi expressions, pickled: bare SX does not pickle, but functions do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import casadi as ca
+
+
+@dataclass(frozen=True)
+class _PackedExpression:
+    """An expression as a function of its symbols, and their names."""
+
+    function: ca.Function
+    names: tuple[str, ...]
+
+
+class Picklable:
+    """A dataclass whose fields may be expressions, or hold some in mappings and tuples; nothing else of it is pickled.
+
+    Expressions come back on new symbols of the same names; what was a number is a float.
+    """
+
+    def __reduce__(self) -> Any:
+        state: dict[str, Any] = {f.name: _packed(getattr(self, f.name)) for f in fields(cast("Any", self))}
+        return _restored, (type(self), state)
+
+
+def _restored(cls: Any, state: dict[str, Any]) -> Any:
+    out: Any = object.__new__(cls)
+    out.__dict__.update(_unpacked(state))
+    return out
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, ca.SX):
+        found = ca.symvar(value)
+        return _PackedExpression(ca.Function("value", found, [value]), tuple(s.name() for s in found))
+    return _within(value, _packed)
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, _PackedExpression):
+        found = ca.SX(value.function.call([ca.SX.sym(n) for n in value.names])[0])
+        return float(found) if found.is_constant() else found
+    return _within(value, _unpacked)
+
+
+def _within(value: Any, change: Any) -> Any:
+    """Change what a mapping or a tuple holds; anything else stays."""
+    if isinstance(value, dict):
+        return {key: change(entry) for key, entry in cast("dict[Any, Any]", value).items()}
+    return tuple(change(entry) for entry in cast("tuple[Any, ...]", value)) if type(value) is tuple else value
