@@ -15,7 +15,7 @@ h, H   (m,), (m, n_theta)  relations and their derivatives by theta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,12 @@ from castfit.problem.compiled_experiments import Condition, Graph
 from castfit.problem.constraints import ALONG, QUANTITIES, Constraint, expression_text
 from castfit.problem.lie_derivatives import conservation, graph_of, symbols_in, value_of
 from castfit.problem.parameter_map import MappedExpressions
-from castfit.problem.quantities import fixed_value
+from castfit.problem.quantities import meanings
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.quantities import Quantity
 
 
 _GRID = 24  # equal parts of an experiment at whose ends a constraint along the path is held first
@@ -181,41 +182,7 @@ def watching(condition: Condition, times: Array) -> Condition:
     return replace(condition, watched=every[~_among(every, condition.points.times)])
 
 
-# What symbols mean
-
-
-@dataclass(frozen=True)
-class _Meaning:
-    """What the names in a relation mean: in one experiment ("" if in all), entries of theta, or numbers."""
-
-    experiment: str
-    entry: Mapping[str, int]
-    number: Mapping[str, float]
-
-
-def _meanings(posed: Posed, names: Sequence[str], experiments: Sequence[str]) -> list[_Meaning]:
-    """Return what names mean: once if all are shared, else in every experiment that has all of them."""
-    own = {n for e in posed.experiments for n in e.parameters}
-    shared = {q.name: j for j, q in enumerate(posed.quantities) if not (q.experiment is None and q.of in own)}
-    fixed = {n: p for n, p in posed.parameters.items() if p.fixed and n not in own}
-    entry = {n: shared[n] for n in names if n in shared}
-    number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
-    left = [n for n in names if n not in entry and n not in number]
-    if not left:
-        return [_Meaning("", entry, number)]
-    found: list[_Meaning] = []
-    for e in posed.experiments:
-        if experiments and e.name not in experiments:
-            continue
-        here = {n: j for n in left for j, q in enumerate(posed.quantities) if _means(n, q, e.name)}
-        given = {n: fixed[n].value for n in left if n in fixed}
-        numbers = {n: float(v[e.name]) for n, v in given.items() if isinstance(v, Mapping) and e.name in v}
-        if all(n in here or n in numbers for n in left):
-            found.append(_Meaning(e.name, {**entry, **here}, {**number, **numbers}))
-    return found
-
-
-def _means(name: str, quantity: Any, experiment: str) -> bool:
+def _means(name: str, quantity: Quantity, experiment: str) -> bool:
     of_parameter = quantity.kind == "parameter" and quantity.of == name
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
@@ -227,13 +194,15 @@ def _relations(posed: Posed, constraint: Constraint) -> list[Relation]:
     names = tuple(dict.fromkeys(s.name() for s in ca.symvar(constraint.expression)))
     if any(n in {*posed.model.states, *posed.model.algebraic_states, *posed.model.inputs} for n in names):
         return []
-    meanings = _meanings(posed, names, constraint.experiments)
-    if not meanings:
+    own = {n for e in posed.experiments for n in e.parameters}
+    about = [e.name for e in posed.experiments if not constraint.experiments or e.name in constraint.experiments]
+    found = meanings(names, about, posed.parameters, posed.quantities, _means, own=own)
+    if not found:
         return []
     graph = Graph.of([constraint.expression], {})
     several = len(posed.experiments) > 1
     out: list[Relation] = []
-    for m in meanings:
+    for m in found:
         name = f"{constraint.name} ({m.experiment})" if several and m.experiment else constraint.name
         part = graph.part([0], [name], m.entry, m.number, len(posed.quantities))
         if part.pattern.any():

@@ -6,8 +6,8 @@ is estimated, means the value in each experiment: then there is one prior per ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -29,7 +29,7 @@ from castfit.experiment.estimated_inputs import AUTO
 from castfit.experiment.inputs import Placeholder
 from castfit.problem.compiled_experiments import Graph
 from castfit.problem.prior_rows import ExpressionPrior, Joint, QuantityPrior, Smooth, Term
-from castfit.problem.quantities import Quantity, every_parameter, fixed_value
+from castfit.problem.quantities import Quantity, SymbolMeanings, every_parameter, fixed_value, meanings
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -144,32 +144,11 @@ def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
     return exactly or [j for j, q in enumerate(quantities) if q.of == name and q.experiment is not None]
 
 
-@dataclass(frozen=True)
-class _SymbolMeanings:
-    """What the symbols of an expression mean in one experiment: positions in theta, or numbers."""
+def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quantity]) -> list[SymbolMeanings]:
+    def means(name: str, quantity: Quantity, experiment: str) -> bool:
+        return quantity.experiment == experiment and quantity.of == name
 
-    experiment: str | None
-    entry: Mapping[str, int]
-    number: Mapping[str, float]
-
-
-def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quantity]) -> list[_SymbolMeanings]:
-    """Return what the symbols mean: once if all are shared, else in each experiment that has all of them."""
-    shared = {q.name: j for j, q in enumerate(quantities)}
-    fixed = {n: p for n, p in said.parameters.items() if p.fixed}
-    entry = {n: shared[n] for n in names if n in shared}
-    number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
-    left = [n for n in names if n not in entry and n not in number]
-    if not left:
-        return [_SymbolMeanings(None, entry, number)]
-    found: list[_SymbolMeanings] = []
-    for e in said.experiments:
-        own = {q.of: j for j, q in enumerate(quantities) if q.experiment == e.name and q.of in left}
-        given = {n: p.value for n, p in fixed.items() if n in left and isinstance(p.value, Mapping)}
-        numbers = {n: float(v[e.name]) for n, v in given.items() if e.name in v}
-        if all(n in own or n in numbers for n in left):
-            found.append(_SymbolMeanings(e.name, {**entry, **own}, {**number, **numbers}))
-    return found
+    return meanings(names, [e.name for e in said.experiments], said.parameters, quantities, means)
 
 
 def _of_expression(
@@ -177,7 +156,7 @@ def _of_expression(
 ) -> Iterable[ExpressionPrior]:
     graph = Graph.of([expression], {})
     for reading in _readings(graph.names, said, quantities):
-        where = f" in {reading.experiment}" if reading.experiment is not None and len(said.experiments) > 1 else ""
+        where = f" in {reading.experiment}" if reading.experiment and len(said.experiments) > 1 else ""
         what = f"{entry.label}{where}"
         yield ExpressionPrior(
             what, entry.prior, graph.part([0], [what], reading.entry, reading.number, len(quantities))

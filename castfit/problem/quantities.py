@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,46 @@ def fixed_value(parameter: Parameter, experiment: str) -> float:
     """Return the value, or the guess, that a parameter has in an experiment."""
     value = parameter.value
     return float(value[experiment] if isinstance(value, Mapping) else value)
+
+
+@dataclass(frozen=True)
+class SymbolMeanings:
+    """What names in an expression mean: in one experiment ("" if in all), entries of theta, or numbers."""
+
+    experiment: str
+    entry: Mapping[str, int]
+    number: Mapping[str, float]
+
+
+def meanings(
+    names: Sequence[str],
+    experiments: Iterable[str],
+    parameters: Mapping[str, Parameter],
+    quantities: Sequence[Quantity],
+    means: Callable[[str, Quantity, str], bool],
+    *,
+    own: Collection[str] = (),
+) -> list[SymbolMeanings]:
+    """Return what names mean: once if all are shared, else in every experiment that has all of them.
+
+    ``means(name, quantity, experiment)`` tells whether a name is that of a quantity there; parameters of which some
+    experiment has its `own` value are not shared.
+    """
+    shared = {q.name: j for j, q in enumerate(quantities) if not (q.experiment is None and q.of in own)}
+    fixed = {n: p for n, p in parameters.items() if p.fixed and n not in own}
+    entry = {n: shared[n] for n in names if n in shared}
+    number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
+    left = [n for n in names if n not in entry and n not in number]
+    if not left:
+        return [SymbolMeanings("", entry, number)]
+    found: list[SymbolMeanings] = []
+    for e in experiments:
+        here = {n: j for n in left for j, q in enumerate(quantities) if means(n, q, e)}
+        given = {n: fixed[n].value for n in left if n in fixed}
+        numbers = {n: float(v[e]) for n, v in given.items() if isinstance(v, Mapping) and e in v}
+        if all(n in here or n in numbers for n in left):
+            found.append(SymbolMeanings(e, {**entry, **here}, {**number, **numbers}))
+    return found
 
 
 def quantities_of(said: Statement) -> tuple[Quantity, ...]:

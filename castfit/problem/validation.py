@@ -159,8 +159,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     parameters = every_parameter(model, said.parameters)
     mistakes += unknown_names("'{}' has its own value but is no parameter", experiment.parameters, parameters)
     own = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
-    for name, value in own.items():
-        mistakes += _unknown(f"parameter '{name}'", value, parameters)
+    mistakes += _unknown("parameter '{}'", own, parameters)
     neither = "sigma contains '{}', which is neither in the model nor among the problem's parameters"
     mistakes += unknown_names(neither, dict.fromkeys(noise_names(model, experiment)), parameters)
     mistakes += _circles(own)
@@ -174,7 +173,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     ]
     for name, value in initial.items():
         if isinstance(value, ca.SX):
-            mistakes += _unknown(f"the initial value of '{name}'", value, parameters)
+            mistakes += _unknown("the initial value of '{}'", {name: value}, parameters)
         elif not isinstance(value, (Free, Consistent)) and name in said.state_bounds:
             lower, upper = said.state_bounds[name]
             if not lower <= value <= upper:
@@ -248,17 +247,13 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     mistakes += unknown_names("steady_state: initial names '{}', which is no state", said.initial, known)
     mistakes += unknown_names("steady_state: '{}' is no input of the model", said.inputs, model.inputs)
     mistakes += unknown_names("steady_state: '{}' is no parameter", said.parameters, parameters)
-    for name, value in said.parameters.items():
-        if isinstance(value, ca.SX):
-            mistakes += _unknown(f"steady_state: parameter '{name}'", value, parameters)
+    mistakes += _unknown("steady_state: parameter '{}'", said.parameters, parameters)
     own, before = (
         _circles({n: v for n, v in group.items() if isinstance(v, ca.SX)})
         for group in (experiment.parameters, experiment.before.parameters)
     )
     mistakes += [] if own else [f"steady_state: {m}" for m in before]
-    for name, value in said.initial.items():
-        if isinstance(value, ca.SX):
-            mistakes += _unknown(f"steady_state: the initial value of '{name}'", value, parameters)
+    mistakes += _unknown("steady_state: the initial value of '{}'", said.initial, parameters)
     if isinstance(said.initial, SteadyStart):
         return [*mistakes, *_steady_mistakes(model, experiment.before, parameters)]
     first = {**model.initial, **said.initial}
@@ -271,10 +266,15 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     return mistakes
 
 
-def _unknown(what: str, expression: ca.SX, parameters: Sequence[str]) -> list[str]:
-    """Find the symbols of an expression that are no parameters."""
-    names = dict.fromkeys(symbol.name() for symbol in ca.symvar(expression))
-    return unknown_names(f"{what} contains '{{}}', which is no parameter", names, parameters)
+def _unknown(what: str, values: Mapping[str, Any], parameters: Sequence[str]) -> list[str]:
+    """Find the symbols in expressions that are no parameters; {} stands for the name of the value."""
+    return [
+        mistake
+        for name, value in values.items()
+        for mistake in unknown_names(
+            f"{what.format(name)} contains '{{}}', which is no parameter", _names([value]), parameters
+        )
+    ]
 
 
 def _circles(own: Mapping[str, ca.SX]) -> list[str]:
