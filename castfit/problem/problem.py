@@ -60,6 +60,11 @@ __all__ = ["Constraint", "Normal", "Parameter", "Posable", "Problem"]
 _T = TypeVar("_T")
 
 
+def _of_posed(name: str, doc: str = "") -> Any:
+    """Return the property of a `Problem` that is one of what follows from it."""
+    return property(lambda self: getattr(self.posed, name), doc=doc or getattr(Posed, name).__doc__)
+
+
 class Problem:
     """An estimation problem.
 
@@ -106,6 +111,27 @@ class Problem:
       - 'K' is no parameter of the model: did you mean 'k'? (valid: k)
       - parameter 'k' has no guess; add it to parameters={...}
     """
+
+    model: Model = _of_posed(
+        "model",
+        "The model; where spreads of the noise are computed they are outputs of it, and their parameters its own.",
+    )
+    outputs: tuple[str, ...] = _of_posed("outputs", "What is measured in any experiment, in the model's order.")
+    quantities: tuple[Quantity, ...] = _of_posed("quantities", "The estimated quantities, in the order of theta.")
+    conditions: tuple[Condition, ...] = _of_posed("conditions", "The experiments, worked out.")
+    names: tuple[str, ...] = _of_posed("names")
+    n_data: int = _of_posed("n_data")
+    absolute_sigma: bool = _of_posed(
+        "absolute_sigma", "Whether standard deviations were given, so that they need not be estimated."
+    )
+    log: NDArray[np.bool_] = _of_posed("log")
+    bounds: tuple[Array, Array] = _of_posed("bounds")
+    guess: Array = _of_posed("guess")
+    observed: ca.SX = _of_posed(
+        "observed", "The graph of the measured outputs, (n_outputs, 1), over the model's symbols."
+    )
+    free_parameters: NDArray[np.intp] = _of_posed("free_parameters")
+    varying: frozenset[str] = _of_posed("varying")
 
     def __init__(
         self,
@@ -188,11 +214,6 @@ class Problem:
         return self.replace(model=self._model.with_order(order))  # as it was given: what was added is added anew
 
     @property
-    def model(self) -> Model:
-        """The model; where spreads of the noise are computed they are outputs of it, and their parameters its own."""
-        return self.posed.model
-
-    @property
     def own_model(self) -> Model:
         """The model as it was given."""
         return self._model
@@ -200,51 +221,6 @@ class Problem:
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
         """Return what is known of each initial state: the experiment's own, else the model's."""
         return initial_values(self._model, experiment)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """What is measured in any experiment, in the model's order."""
-        return self.posed.outputs
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        """The estimated quantities, in the order of theta."""
-        return self.posed.quantities
-
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        """The experiments, worked out."""
-        return self.posed.conditions
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the estimated quantities, in the order of theta."""
-        return self.posed.names
-
-    @property
-    def n_data(self) -> int:
-        """Number of measured values."""
-        return self.posed.n_data
-
-    @property
-    def absolute_sigma(self) -> bool:
-        """Whether standard deviations were given, so that they need not be estimated."""
-        return self.posed.absolute_sigma
-
-    @property
-    def log(self) -> NDArray[np.bool_]:
-        """Which entries of theta are logarithms, (n_theta,)."""
-        return self.posed.log
-
-    @property
-    def bounds(self) -> tuple[Array, Array]:
-        """Lower and upper bounds of theta, each (n_theta,)."""
-        return self.posed.bounds
-
-    @property
-    def guess(self) -> Array:
-        """The starting theta, (n_theta,), locked."""
-        return self.posed.guess
 
     def to_search(self, natural: Array) -> Array:
         """Convert natural values (n_theta,) to search scale."""
@@ -261,21 +237,6 @@ class Problem:
     def priors(self, theta: Array) -> PriorRows:
         """Return the rows that all priors add to the cost, with their Jacobian by theta."""
         return self.posed.priors(theta)
-
-    @property
-    def observed(self) -> ca.SX:
-        """The graph of the measured outputs, (n_outputs, 1), over the model's symbols."""
-        return self.posed.observed
-
-    @property
-    def free_parameters(self) -> NDArray[np.intp]:
-        """Positions in p of the parameters that depend on theta in any experiment."""
-        return self.posed.free_parameters
-
-    @property
-    def varying(self) -> frozenset[str]:
-        """The model's parameters that may differ between experiments."""
-        return self.posed.varying
 
     def theta_from(self, values: Mapping[str, float]) -> Array:
         """Return theta with the named quantities at the given natural values, the rest at their guess.
