@@ -246,22 +246,12 @@ Happening = Event | Doses | ParameterSwitch
 
 @dataclass(frozen=True, eq=False)
 class Occurrence:
-    """One thing that happens at one time.
+    """One thing that happens at one time, `what` in words.
 
-    what : str
-        In words.
-    time : float or SX
-    measured : str
-    changes : mapping from state to expression
-        New states, for an event.
-    into, amount :
-        The state that a dose goes into, and how much; of an infusion how much per time.
-    until : float, SX or None
-        When an infusion ends.
-    when : Event or None
-        The event that states trigger, of which this is one of those that may happen.
-    values : mapping from parameter to expression
-        What parameters are from then on.
+    changes : new states, for an event
+    into, amount : the state that a dose goes into, and how much; of an infusion how much per time, and `until` when
+    when : the event that states trigger, of which this is one of those that may happen
+    values : what parameters are from then on
     """
 
     what: str

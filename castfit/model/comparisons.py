@@ -63,7 +63,7 @@ class Comparisons:
         if e.is_constant():
             return ca.SX(float(float(e) != 0.0))
         op = ca.OP_NE if e.is_symbolic() else e.op()
-        if op == ca.OP_NE and not e.is_symbolic() and _is_number(e.dep(1), 0.0) and _is_piecewise(e.dep(0)):
+        if op == ca.OP_NE and not e.is_symbolic() and e.dep(1).is_zero() and _is_piecewise(e.dep(0)):
             return self._truth(e.dep(0))
         if op == ca.OP_IF_ELSE_ZERO:
             return ca.logic_and(self._truth(e.dep(0)), self._truth(e.dep(1)))
@@ -89,10 +89,6 @@ class Comparisons:
         self.differences.append(difference)
         self.signs.append(ca.SX.sym(f"s{len(self.signs)}"))
         return self.signs[-1]
-
-
-def _is_number(e: ca.SX, number: float) -> bool:
-    return e.is_constant() and float(e) == number
 
 
 def _is_piecewise(e: ca.SX) -> bool:

@@ -96,7 +96,7 @@ def _of_structure(parts: Parts, contains: Mask, names: Sequence[str]) -> list[st
     many = [i for i in parts.over_equations if i not in without]
     if many:
         found.append(
-            f"{_equations(many, names)} contain {_only(parts.over_states, names)}, {len(many)} equations for "
+            f"{_equations(many, names)} contain only {_states(parts.over_states, names)}, {len(many)} equations for "
             f"{len(parts.over_states)}, {_INDEX}; differentiate one of them, or take one away"
         )
     if parts.under_equations:
@@ -153,10 +153,6 @@ def _equations(which: Sequence[int], names: Sequence[str]) -> str:
 
 def _states(which: Sequence[int], names: Sequence[str]) -> str:
     return _listed([names[j] for j in which])
-
-
-def _only(which: Sequence[int], names: Sequence[str]) -> str:
-    return f"only {_states(which, names)}"
 
 
 def _listed(names: Sequence[str]) -> str:

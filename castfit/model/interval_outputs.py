@@ -32,13 +32,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class IntervalMemory:
-    """What a model has to remember for one output.
-
-    output : str
-    kind : {"per interval", "mean", "relative"}
-    states : tuple of str
-        The states that hold it.
-    """
+    """What a model remembers for one output, "per interval", "mean" or "relative", and the states that hold it."""
 
     output: str
     kind: str

@@ -331,7 +331,8 @@ class Posed:
         check("within", mistakes)
         low_natural, high_natural = self.to_natural(low), self.to_natural(high)
         values = np.clip(self.to_natural(np.clip(start, low, high)), low_natural, high_natural)
-        return self._with(values, low_natural, high_natural)
+        rows = zip(self.quantities, values.tolist(), low_natural.tolist(), high_natural.tolist(), strict=True)
+        return replace(self, quantities=tuple(replace(q, guess=g, lower=a, upper=b) for q, g, a, b in rows))
 
     def assuming(self, *, absolute_sigma: bool | None) -> Posed:
         """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
@@ -579,12 +580,6 @@ class Posed:
         """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
         return replace(
             self, conditions=tuple(watching(c, more) for c, more in zip(self.conditions, times, strict=True))
-        )
-
-    def _with(self, guess: Array, lower: Array, upper: Array) -> Posed:
-        values = zip(self.quantities, guess.tolist(), lower.tolist(), upper.tolist(), strict=True)
-        return replace(
-            self, quantities=tuple(replace(q, guess=at, lower=low, upper=high) for q, at, low, high in values)
         )
 
     def _theta(self, what: str, given: Any, mistakes: list[str]) -> Array:

@@ -286,15 +286,6 @@ class Schedule:
                 return f"{on.what} would end at t = {e[off.time]:.6g}, before it begins at {e[on.time]:.6g}"
         return ""
 
-    def raised(self, p: Array, e: Array, active: Sequence[Level]) -> Array:
-        """Return the parameters p (n_p,) while some levels are active."""
-        if not active:
-            return p
-        out = p.copy()
-        for level in active:
-            out[level.parameter] = e[level.height] + (0.0 if level.sets else out[level.parameter])
-        return out
-
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
@@ -397,8 +388,11 @@ class Timetable:
         after: list[bool] = []
         for members in groups.values():
             ended |= set(members)
-            active = [level for level in schedule.levels if level.on in ended and level.off not in ended]
-            found.append(schedule.raised(p, e, active))
+            now = p.copy()
+            for level in schedule.levels:
+                if level.on in ended and level.off not in ended:
+                    now[level.parameter] = e[level.height] + (0.0 if level.sets else now[level.parameter])
+            found.append(now)
             jumps = at_once([schedule.instants[i] for i in members if schedule.instants[i].change is not None], e)
             crossings.append(Crossing(jumps) if jumps else None)
             after.append(any(instant.after for instant in jumps))

@@ -203,7 +203,7 @@ def _belief_mistakes(entry: Belief, said: Statement, quantities: Sequence[Quanti
     if strange:
         where = f"the prior on {entry.label}"
         return [f"{where} contains '{n}', which is not estimated: {suggest(n, known)}" for n in strange]
-    if _bounding(entry.prior):
+    if entry.prior.rows == 0 or isinstance(entry.prior, Truncated):
         remedy = "give Constraint(expression, lower=, upper=), or bounds of the quantities"
         return [f"{entry.prior!r} on {entry.label} means bounds of an expression; {remedy}"]
     if not any(n in known for n in symbols):
@@ -211,10 +211,6 @@ def _belief_mistakes(entry: Belief, said: Statement, quantities: Sequence[Quanti
     if not _readings(symbols, said, quantities):
         return [f"no experiment has all of {', '.join(symbols)}, which the prior on {entry.label} contains"]
     return []
-
-
-def _bounding(prior: PriorDistribution) -> bool:
-    return prior.rows == 0 or isinstance(prior, Truncated)
 
 
 def _penalty_mistakes(entry: Penalty, quantities: Sequence[Quantity], known: Sequence[str]) -> list[str]:

@@ -47,7 +47,8 @@ def statement_mistakes(said: Statement) -> list[str]:
         mistakes.append("some experiments have sigma and some not; give it for all or for none, or say unknown()")
     mistakes += _unknown_sigma_mistakes(said)
     used = [names_used(model, e) for e in said.experiments]
-    taken = {n: kind for kind, group in _kinds(model).items() for n in group}
+    taken = dict.fromkeys((*model.states, *model.algebraic_states), "a state") | dict.fromkeys(model.inputs, "an input")
+    taken[model.system.t.name()] = "the time"
     for name in said.parameters:
         if name in taken:
             mistakes.append(f"'{name}' is no parameter but {taken[name]} of the model; choose another name")
@@ -105,15 +106,6 @@ def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
         if scaling.per_experiment and local:
             found.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
     return found
-
-
-def _kinds(model: Model) -> dict[str, tuple[str, ...]]:
-    """Name what is in a model beside parameters, in words."""
-    return {
-        "a state": (*model.states, *model.algebraic_states),
-        "an input": model.inputs,
-        "the time": (model.system.t.name(),),
-    }
 
 
 def _parameter_mistakes(

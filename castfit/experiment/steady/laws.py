@@ -29,12 +29,7 @@ _SEED = 20260101  # the laws are the same for any points: the draw is fixed, so 
 
 @dataclass(frozen=True)
 class Laws:
-    """Conserved sums  L x.
-
-    coefficients : (m, n_x)
-    pivots : tuple of m int
-        A state for each law that appears in no other one, with coefficient 1.
-    """
+    """Conserved sums  L x: `coefficients` (m, n_x); `pivots`, of each a state that no other contains, times 1."""
 
     coefficients: Array
     pivots: tuple[int, ...]

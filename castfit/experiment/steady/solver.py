@@ -52,12 +52,9 @@ _LOST = 0.1  # of the slowest rate; where Newton's last way makes it slower, it 
 class Resting:
     """What was found: variables w (n_w,), NaN if there is no steady state, and the reason in words, empty if there is.
 
-    matrix : (n_w, n_w)
-        G_w at w.
-    eigenvalues : (n_x,) complex
-        Of the Jacobian along the states, zeros of the laws included.
-    time : float
-        How long the integration was.
+    matrix : (n_w, n_w) G_w at w
+    eigenvalues : (n_x,) complex, of the Jacobian along the states, zeros of the laws included
+    time : how long the integration was
     """
 
     w: Array
