@@ -296,27 +296,28 @@ class Posed:
             raise InputError("until", [f"the horizon is {text(horizon)}; give a time"])
         end += _ROUNDING * abs(end) if np.isfinite(end) else 0.0
         kept = [
-            i for i, c in enumerate(self.conditions) if ((c.points.times > c.start) & (c.points.times <= end)).any()
+            (e, c)
+            for e, c in zip(self.experiments, self.conditions, strict=True)
+            if ((c.points.times > c.start) & (c.points.times <= end)).any()
         ]
         if not kept:
             first = min(float(c.points.times[c.points.times > c.start][0]) for c in self.conditions)
             raise InputError(
                 "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first:g}"]
             )
-        experiments = [self.experiments[i].until(end) for i in kept]
-        last = [float(self.conditions[i].points.times[-1]) for i in kept]
-        watched = [
-            self.conditions[i].watched[(self.conditions[i].watched <= end) | (end >= latest)]
-            for i, latest in zip(kept, last, strict=True)
-        ]
-        shorter = [(self.conditions[i], self.conditions[i].points.times <= end) for i in kept]
+
+        def shorter(c: Condition) -> Condition:
+            t, values, sigma = (
+                part[c.points.times <= end] for part in (c.points.times, c.points.values, c.points.sigma)
+            )
+            watched = c.watched[(c.watched <= end) | (end >= c.points.times[-1])]
+            return replace(c, points=Points(t, values, sigma), watched=watched)
+
+        experiments = (e.until(end) for e, _ in kept)
         return replace(
             self,
             experiments=tuple(e for e in experiments if e is not None),
-            conditions=tuple(
-                replace(c, points=Points(c.points.times[keep], c.points.values[keep], c.points.sigma[keep]), watched=w)
-                for (c, keep), w in zip(shorter, watched, strict=True)
-            ),
+            conditions=tuple(shorter(c) for _, c in kept),
         )
 
     def within(self, lower: Array, upper: Array, guess: Array | None = None) -> Posed:
@@ -460,16 +461,14 @@ class Posed:
         Of each experiment an array (n_points, n_outputs), arranged as ``condition.points.values``; only what was
         measured is replaced.  Another shape, or what is not finite where something was measured, is an InputError.
         """
-        mistakes = [
-            f"the values of '{c.name}' have the shape {np.shape(v)}; give an array {c.points.values.shape}"
-            for c, v in zip(self.conditions, values, strict=True)
-            if np.shape(v) != c.points.values.shape
-        ]
-        mistakes += [
-            f"the values of '{c.name}' are not finite everywhere; give numbers wherever something was measured"
-            for c, v in zip(self.conditions, values, strict=True)
-            if np.shape(v) == c.points.values.shape and not np.isfinite(v[c.points.mask]).all()
-        ]
+        mistakes: list[str] = []
+        for c, v in zip(self.conditions, values, strict=True):
+            if np.shape(v) != c.points.values.shape:
+                given, wanted = np.shape(v), c.points.values.shape
+                mistakes.append(f"the values of '{c.name}' have the shape {given}; give an array {wanted}")
+            elif not np.isfinite(v[c.points.mask]).all():
+                what = f"the values of '{c.name}' are not finite everywhere"
+                mistakes.append(f"{what}; give numbers wherever something was measured")
         check("measuring", mistakes)
         new = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
         return replace(

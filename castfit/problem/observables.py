@@ -129,7 +129,8 @@ def work_out(said: Statement) -> Observations:
     added = [n for n in added if n not in said.model.parameters]
     model = _extended(said.model, added, plan.spreads)
     whole = replace(said, model=model, parameters={**said.parameters, **plan.parameters})
-    elsewhere = {s.name() for e in said.experiments for g in _graphs(e) for s in ca.symvar(g)}
+    given = (v for e in said.experiments for v in (*e.parameters.values(), *e.initial.values()))
+    elsewhere = {s.name() for v in given if isinstance(v, ca.SX) for s in ca.symvar(v)}
     elsewhere = elsewhere.union(*(symbols_of(e.events) for e in said.experiments))
     outputs = {s.name() for e in said.experiments for n in e.measured for s in ca.symvar(said.model.outputs[n])}
     only = frozenset(n for n in added if n not in elsewhere | outputs)
@@ -166,10 +167,6 @@ def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown
     guess = _FIRST_GUESS * (size or 1.0) if sigma.guess is None else sigma.guess
     lower = sigma.lower or min(noise.least_spread(values), guess, sigma.upper)
     return Parameter(float(np.clip(guess, lower, sigma.upper)), lower, sigma.upper, "log", prior=sigma.prior)
-
-
-def _graphs(experiment: Experiment) -> list[ca.SX]:
-    return [v for v in (*experiment.parameters.values(), *experiment.initial.values()) if isinstance(v, ca.SX)]
 
 
 _EXTENDED: Built[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = Built()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -306,11 +307,7 @@ class Problem:
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
-        return _restore_problem, (self._arguments,)
-
-
-def _restore_problem(arguments: Mapping[str, Any]) -> Problem:
-    return Problem(**arguments)
+        return partial(Problem, **self._arguments), ()
 
 
 Posable = Problem | Posed

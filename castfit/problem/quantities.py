@@ -133,10 +133,7 @@ def meanings(
 
 def quantities_of(said: Statement) -> tuple[Quantity, ...]:
     """List what is estimated: shared parameters, then per experiment its local parameters and free initial states."""
-    return tuple(_quantities(said))
-
-
-def _quantities(said: Statement) -> Iterable[Quantity]:
+    found: list[Quantity] = []
     several = len(said.experiments) > 1
     stated = {n: said.parameters.get(n) for n in every_parameter(said.model, said.parameters)}
     free = {n: p for n, p in stated.items() if p is not None and not p.fixed}
@@ -146,7 +143,7 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
             assert not isinstance(p.value, Mapping)
             prior = p.prior or by_name.get(name)
             limits = within_support(p.lower, p.upper, prior)
-            yield Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts)
+            found.append(Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts))
     for e in said.experiments:
         suffix = f"[{e.name}]" if several else ""
         used = names_used(said.model, e) - {*e.parameters}
@@ -155,10 +152,11 @@ def _quantities(said: Statement) -> Iterable[Quantity]:
                 guess, label = fixed_value(p, e.name), f"{name}{suffix}"
                 prior = p.prior or by_name.get(label) or by_name.get(name)
                 limits = within_support(p.lower, p.upper, prior)
-                yield Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior, p.starts)
+                found.append(Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior, p.starts))
         for name, value in initial_values(said.model, e).items():
             if isinstance(value, Free):
-                yield _initial_state(name, value, e, suffix, by_name)
+                found.append(_initial_state(name, value, e, suffix, by_name))
+    return tuple(found)
 
 
 def _initial_state(
