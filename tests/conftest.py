@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,8 +53,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return shown
 
 
+SLOW = set((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let every property be tried with more examples, also where it tells their number."""
+    """Mark slow cases; let every property be tried with more examples, also where it tells their number."""
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker("slow")
     if not EXPLORE:
         return
     for test in {getattr(item, "obj", None) for item in items}:

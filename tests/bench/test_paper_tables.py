@@ -58,6 +58,7 @@ def test_every_start_has_one_outcome(small):
     assert small.best[0] == pytest.approx(problems.load("lotka_volterra").reference.objective, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_counts_do_not_depend_on_the_workers(small):
     again = run_table(SMALL, workers=2)
     one, two = ([replace(row, median_time=0.0, expected_time=0.0).record() for row in t.rows] for t in (small, again))
@@ -250,6 +251,7 @@ def test_bench_times_the_linear_algebra(capsys, monkeypatch):
     assert "slope" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_population_is_found_again(capsys, monkeypatch):
     monkeypatch.setattr("castfit._bench.population._SIZES", (40,))
     assert cli.main(["bench", "population-40", "--seed", "1", "--json", "-"]) == 0

@@ -58,6 +58,7 @@ def test_memory_of_steps_and_statistics_is_linear_in_the_experiments():
     assert many_ < 0.3 * 8 * (3 * 320 + 4) * 24 * 320  # bytes of the Jacobian that is not formed
 
 
+@pytest.mark.slow
 def test_many_experiments_fit_as_a_few_do_and_stay_readable(tmp_path):
     problem = many_experiments.many_experiments(170)
     result = cf.fit(problem, "single")

@@ -23,6 +23,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_problem_of_the_library_becomes_a_page(tmp_path, capsys):
     assert main(["report", "bellman", "--title", "Two rates", "--transcription", "single"]) == 0
     assert "bellman.html" in capsys.readouterr().out

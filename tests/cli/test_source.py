@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import castfit
 from castfit import cli
 from castfit.cli.source import load
 from tests.builders import refused
-from tests.paths import ROOT
 
 SCRIPT = """
 import numpy as np
@@ -113,13 +110,10 @@ def test_what_is_wrong_with_a_file_is_said(script: str, tmp_path: Path) -> None:
         load(str(folder / "wrong.py"), [])
 
 
-def test_what_castfit_new_writes_is_taken(tmp_path: Path) -> None:
-    root = ROOT
-    env = {**os.environ, "PYTHONPATH": str(root)}
+def test_what_castfit_new_writes_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for arguments in (["new", "decay"], ["fit", "decay.py", "--json", "decay.json"]):
-        done = subprocess.run([sys.executable, "-m", "castfit.cli", *arguments], cwd=tmp_path, env=env, check=False,
-                              capture_output=True, encoding="utf-8")  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert cli.main(arguments) == 0
     assert json.loads((tmp_path / "decay.json").read_text())["success"] is True
     assert not (tmp_path / "decay.png").exists()
 

@@ -80,6 +80,7 @@ def test_what_an_earlier_fit_left_open_stays_open():
     same_as(cf.fit(line(SECOND, priors=prior)), cf.fit(line(one, SECOND)))
 
 
+@pytest.mark.slow
 def test_a_bound_that_held_a_quantity_counts():
     limited = {"k": cf.Parameter(1.0, upper=1.5)}
     before = cf.fit(line(FIRST, parameters=limited))

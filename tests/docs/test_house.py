@@ -6,6 +6,8 @@ import ast
 import re
 import sys
 from collections import defaultdict
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,11 +21,15 @@ CASTFIT = ROOT / "castfit"
 OUTSIDE = [CASTFIT / place for place in ("problems.py", "formats/optional.py")]
 
 
-def sources():
-    """Yield the files of castfit/ and bench/, with their syntax trees."""
+@cache
+def sources() -> list[tuple[Path, list[ast.ClassDef | ast.Call]]]:
+    """Return the files of castfit/ and bench/, with the classes and calls in them."""
+    found: list[tuple[Path, list[ast.ClassDef | ast.Call]]] = []
     for folder in (CASTFIT, ROOT / "bench"):
         for path in sorted(folder.rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found.append((path, [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.Call)]))
+    return found
 
 
 def layers() -> list[list[str]]:
@@ -60,10 +66,19 @@ def test_tests_mirror_the_rooms():
     assert rooms <= {path.name for path in (ROOT / "tests").iterdir()}
 
 
+def test_slow_cases_are_those_of_tests_that_exist():
+    defined = dict[str, str]()
+    for line in (ROOT / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            path, name = line.partition("[")[0].split("::")
+            text = defined.setdefault(path, (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else "")
+            assert f"def {name}(" in text, f"tests/slow_cases.txt: {line} is no test any more; correct it"
+
+
 def test_a_class_name_is_unique():
     places = defaultdict(list)
-    for path, tree in sources():
-        for node in ast.walk(tree):
+    for path, nodes in sources():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not {name: where for name, where in places.items() if len(where) > 1}
@@ -76,10 +91,11 @@ def test_no_module_of_ours_is_found_by_a_string():
 
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path, tree in sources()
-        for node in ast.walk(tree)
+        for path, nodes in sources()
+        for node in nodes
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")
+        and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+        in ("import_module", "__import__")
         and ours(node)
         and path not in OUTSIDE
     ]

@@ -221,9 +221,16 @@ def test_derivatives(transcription):
     assert jacobian_error(staged, at, 1e-3) < 1e-6
 
 
-@pytest.mark.parametrize("scheme", ["radau", "legendre"])
-def test_the_exact_hessian(scheme):
-    problem = eventful()
+@pytest.mark.parametrize(
+    ("build", "scheme"),
+    [
+        (oral, "radau"),
+        pytest.param(eventful, "radau", marks=pytest.mark.slow),
+        pytest.param(eventful, "legendre", marks=pytest.mark.slow),
+    ],
+)
+def test_the_exact_hessian(build, scheme):
+    problem = build()
     staged = cf.Collocation(elements=4, degree=2, scheme=scheme).transcribe(problem, problem.guess)
     rng = np.random.default_rng(1)
     v = staged.start + 0.05 * rng.standard_normal(staged.layout.n_v)
@@ -537,6 +544,7 @@ def test_a_ball_bounces():
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())
 
 
+@pytest.mark.slow
 def test_a_ball_that_bounces_is_fitted():
     problem = bouncing()
     times = problem.conditions[0].points.times

@@ -106,6 +106,7 @@ def test_short_fits_start_no_process(monkeypatch):
     assert set(multiprocessing.active_children()) <= before
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_ends_what_processes_do(hired):
     result = cf.fit(animals(), cf.SingleShooting(CVODES), workers=2, max_time=1e-3)
     assert result.status is cf.Status.MAX_TIME

@@ -45,6 +45,7 @@ def run(script):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are set as Linux has them")
 def test_single_shooting_of_1e5_data_needs_memory_in_proportion_to_them():
     success, k, error, chi2 = run(MANY_DATA)

@@ -156,6 +156,7 @@ def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(trans
         assert gradient @ direction == pytest.approx((ahead - behind) / (2 * h), rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 @given(st.floats(-6, 6), st.floats(-6, 6), st.integers(0, 1000))
 @settings(max_examples=6, deadline=None)
 def test_nothing_depends_on_the_unit_of_the_output(decades, shift, seed):
@@ -409,12 +410,18 @@ def test_drivers_neither_draw_nor_search_what_is_eliminated():
     many = cf.multistart(bounded(), starts=3, rng=0, solver="gauss-newton", transcription="single")
     agree(many.best, found, 1e-4, 1e-3)
     assert {start.start["scale(p)"] for start in many.starts} == {1.0}
+
+
+@pytest.mark.slow
+def test_other_drivers_neither_draw_nor_search_what_is_eliminated():
+    found = cf.fit(bounded())
     search = cf.scatter_search(bounded(), rng=0, max_eval=300, dim_refset=4)
     agree(search.best, found, 1e-4, 1e-3)
     grown = cf.incremental(bounded())
     agree(grown.best, found, 1e-4, 1e-3)
 
 
+@pytest.mark.slow
 def test_a_scale_that_is_a_parameter_of_a_likelihood_need_not_be_drawn_either():
     rates = {n: cf.Parameter(v, lower=0.01, upper=10.0, scale="log") for n, v in GUESSES.items()}
     of = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}

@@ -316,6 +316,7 @@ def test_bad_animations_are_refused(lotka_volterra, path, speed, message):
         plots.animate(states, problem, staged, path, frames_per_second=speed)
 
 
+@pytest.mark.slow
 def test_pyplot_is_never_imported(tmp_path):
     code = """
 import sys

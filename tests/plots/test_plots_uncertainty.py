@@ -171,6 +171,7 @@ def test_sensitivities_are_derivatives_of_the_prediction(result):
     assert len({line.get_linestyle() for line in lines.values()}) == 2  # to be told apart in grey
 
 
+@pytest.mark.slow
 def test_names_are_shown_as_they_are(tmp_path):
     """Dollar signs would begin a formula, which need not be one."""
     found = decay(np.linspace(0.5, 4, 8), names=(HOSTILE, "m$"), several=(1.0, 2.0))

@@ -36,6 +36,7 @@ def test_figures_appear_by_themselves(result):
         assert found["text/plain"].startswith("<Picture of ")
 
 
+@pytest.mark.slow
 def test_no_figure_needs_pyplot():
     code = (
         "import sys, castfit as cf; x, k = cf.symbols('x k');"

@@ -190,23 +190,30 @@ def test_it_prints(page, folder):
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 12
 
 
-def test_many_fits_have_pages_too(folder):
-    asked_ = problem(several=(1.0,))
-    many = cf.multistart(asked_, cf.SingleShooting(), starts=4, rng=1)
-    few = cf.compare(asked_, ["single", "multiple"], starts=2, rng=1)
-    grown = cf.incremental(asked_)
-    searched = cf.scatter_search(asked_, rng=1, max_eval=150)
-    expected = {"many": "What the starts found", "few": "How the methods did", "grown": "Horizon by horizon",
-                "searched": "The search"}  # fmt: skip
-    for (name, title), found in zip(expected.items(), (many, few, grown, searched), strict=True):
-        page = found.report(folder / f"{name}.html")
-        text = page.read_text(encoding="utf-8")
-        titles = re.findall(r"<h2>(.*?)</h2>", text)
-        assert title in titles[:2]
-        assert titles[-1] == "How to repeat it"
-        assert Checker(text).wrong == []
-        assert len(text.encode()) < 2_000_000
-    _, console = asked(folder / "few.html", "say('a', 1)", profile=folder / "profile")
+@pytest.mark.parametrize(
+    ("run", "title"),
+    [
+        (lambda asked_: cf.compare(asked_, ["single", "multiple"], starts=1, rng=1), "How the methods did"),
+        *(
+            pytest.param(run, title, marks=pytest.mark.slow)
+            for run, title in (
+                (lambda asked_: cf.multistart(asked_, cf.SingleShooting(), starts=4, rng=1), "What the starts found"),
+                (cf.incremental, "Horizon by horizon"),
+                (lambda asked_: cf.scatter_search(asked_, rng=1, max_eval=150), "The search"),
+            )
+        ),
+    ],
+    ids=["few", "many", "grown", "searched"],
+)
+def test_many_fits_have_pages_too(folder, run, title):
+    page = run(problem(several=(1.0,))).report(folder / "runs.html")
+    text = page.read_text(encoding="utf-8")
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert title in titles[:2]
+    assert titles[-1] == "How to repeat it"
+    assert Checker(text).wrong == []
+    assert len(text.encode()) < 2_000_000
+    _, console = asked(page, "say('a', 1)", profile=folder / "profile")
     assert console == []
 
 
@@ -225,6 +232,7 @@ def test_fits_that_failed_and_loaded_results_tell_what_they_can(tmp_path, result
     assert "The question" not in text
 
 
+@pytest.mark.slow
 def test_further_chapters_come_before_the_residuals(tmp_path, result):
     class Other:
         def summary(self):

@@ -93,6 +93,7 @@ def test_the_box_shrinks_where_the_model_is_wrong_and_grows_where_it_is_right():
     assert all(abs(after.v[0] - before.v[0]) <= 10.0 for before, after in itertools.pairwise(states))
 
 
+@pytest.mark.slow
 def test_a_lower_point_on_the_way_is_gone_back_to():
     """A cost that may rise must not end above its lowest point."""
     problem = wild(7)
@@ -235,11 +236,12 @@ def test_what_ends_beside_a_bound_is_put_on_it():
     assert solution.evaluations["jacobians"] > claimed.evaluations["jacobians"]
 
 
-def test_no_false_convergence_on_random_bounded_problems():
-    seeds = [seed for seed in range(1000, 1013) if seed != 1004]  # which neither method solves, in five seconds each
+@pytest.mark.parametrize("seeds", [range(1000, 1004), pytest.param(range(1005, 1013), marks=pytest.mark.slow)])
+def test_no_false_convergence_on_random_bounded_problems(seeds):
+    """Without 1004, which neither method solves, in five seconds each."""
     succeeded, wrong = claims(seeds, {"box": METHODS["box"], "single shooting": METHODS["single shooting"]})
     assert not wrong, wrong
-    assert succeeded >= 12
+    assert succeeded >= len(seeds)
 
 
 @pytest.mark.slow

@@ -99,7 +99,10 @@ def blank(staged, evaluation):
 # ---------------------------------------------------------------------------------------------------- derivatives
 
 
-@pytest.mark.parametrize(("scheme", "degree", "seed"), [("radau", 1, 0), ("radau", 3, 1), ("legendre", 2, 2)])
+@pytest.mark.parametrize(
+    ("scheme", "degree", "seed"),
+    [("radau", 1, 0), pytest.param("radau", 3, 1, marks=pytest.mark.slow), ("legendre", 2, 2)],
+)
 def test_jacobian_blocks_are_the_derivatives_of_the_values(scheme, degree, seed):
     staged = transcribe(rich_problem(), 2, constant([0.8, 0.5], [0.6]), scheme=scheme, degree=degree)
     v = near_start(staged, seed)
@@ -125,7 +128,15 @@ def draw_multipliers(staged, rng):
     )
 
 
-@pytest.mark.parametrize(("scheme", "degree", "seed"), [("radau", 2, 0), ("legendre", 3, 1), ("radau", 1, 2)])
+@pytest.mark.parametrize(
+    ("scheme", "degree", "seed"),
+    [
+        pytest.param("radau", 2, 0, marks=pytest.mark.slow),
+        pytest.param("legendre", 3, 1, marks=pytest.mark.slow),
+        ("legendre", 2, 1),
+        ("radau", 1, 2),
+    ],
+)
 def test_hessian_blocks_are_the_derivatives_of_the_lagrangian_gradient(scheme, degree, seed):
     staged = transcribe(rich_problem(), 2, constant([0.8, 0.5], [0.6]), scheme=scheme, degree=degree)
     v, rng = near_start(staged, seed), np.random.default_rng(seed)

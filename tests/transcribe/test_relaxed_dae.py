@@ -87,6 +87,11 @@ def test_nodes_may_be_where_nothing_is_consistent():
     relaxed = cf.MultipleShooting("data", algebraic="relaxed")
     staged = relaxed.transcribe(posed, posed.guess)
     assert staged.linearize(staged.start).ok
+
+
+@pytest.mark.slow
+def test_fits_begin_where_nothing_is_consistent():
+    relaxed = cf.MultipleShooting("data", algebraic="relaxed")
     result = cf.fit(tank(), relaxed, second_start=False)
     assert result.success
     assert not result.failures
@@ -97,6 +102,7 @@ def test_nodes_may_be_where_nothing_is_consistent():
     assert abs(result.parameters["c"] - 0.45) < 4 * result.standard_errors["c"]
 
 
+@pytest.mark.slow
 def test_iterations_are_drawn_between_inconsistent_nodes():
     problem, transcription = tank(), cf.MultipleShooting(4, algebraic="relaxed")
     states = list(cf.GaussNewton(homotopy="never").iterate(problem, transcription))

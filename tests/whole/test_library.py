@@ -146,6 +146,7 @@ def test_notorious_is_solved_where_forward_integration_is_hopeless(kind):
     assert 1e-16 < result.standard_errors["p"] < 1e-4
 
 
+@pytest.mark.slow
 def test_notorious_by_single_shooting_says_why_it_fails():
     benchmark = problems.load("notorious")
     result = cf.fit(benchmark.problem, cf.SingleShooting())

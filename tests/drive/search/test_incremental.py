@@ -294,6 +294,7 @@ def test_points_around_lie_on_both_sides_and_within_the_bounds():
     assert not list(around(problem, unknown))
 
 
+@pytest.mark.slow
 def test_single_shooting_is_not_tried_again_once_rounding_errors_exceed_the_noise():
     notorious = problems.load("notorious", mu=40)
     found = cf.incremental(notorious.problem, cf.SingleShooting(CVODES), start={"p": 177.2})
@@ -404,6 +405,7 @@ def test_mistakes_are_listed_together():
         cf.incremental(problem, start={"k11": 1.0})
 
 
+@pytest.mark.slow
 def test_what_runs_away_in_its_logarithm_stays_a_number():
     """The data of the first horizons leave a quantity open, whose estimate underflows."""
     benchmark = problems.load("escep")

@@ -88,6 +88,7 @@ def test_numbers_do_not_depend_on_the_workers(workers, many):
         )
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_the_workers_for_a_problem_with_everything():
     starts = [{"k2": 0.5}, {"k2": 0.7}, {"k1": 1.1}]
     collocation = cf.Collocation(elements=6)
@@ -146,6 +147,7 @@ def test_an_error_costs_its_start():
     assert result.success
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_hangs_costs_its_start(monkeypatch):
     """What one that dies costs: see the lost starts below."""
@@ -317,6 +319,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path, changes, phrase):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
@@ -333,7 +336,7 @@ def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize(("kills", "starts"), [(2, 6), pytest.param(20, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "starts"), [(1, 6), pytest.param(20, 40, marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
     root = ROOT
     rng = np.random.default_rng(kills)

@@ -397,6 +397,7 @@ def test_scenes_of_old_problems_are_forgotten():
     assert sum(ref() is not None for ref in refs) <= 8
 
 
+@pytest.mark.slow
 def test_what_explains_hardly_anything_is_never_believed(monkeypatch):
     monkeypatch.setattr(search, "_TROUBLED", 10)
     x, k = cf.symbols("x k")

@@ -101,7 +101,7 @@ def test_limits_narrow_the_bounds():
 
 def test_a_distribution_is_cut_off_at_the_bounds():
     normal = scipy.stats.norm(4.0, 1.0)
-    values = column(drawn(problem(), 4096, limits={"a": normal}), "a")
+    values = column(drawn(problem(), 1024, limits={"a": normal}), "a")
     assert values.max() <= 4.0
     expected = scipy.stats.truncnorm(-6, 0, 4.0, 1.0)
     assert scipy.stats.kstest(values, expected.cdf).pvalue > 1e-4

@@ -107,14 +107,19 @@ def test_another_seed_draws_other_points():
     assert search(rng=4, max_eval=12).history != search(rng=5, max_eval=12).history
 
 
+@pytest.mark.slow
 def test_a_generator_is_as_good_as_a_number():
     one, other = (search(rng=np.random.default_rng(3), max_eval=60) for _ in range(2))
     same(one, other)
 
 
+@pytest.mark.slow
+def test_numbers_do_not_depend_on_processes():
+    same(search(rng=3, max_eval=100), search(rng=3, max_eval=100, workers=2))
+
+
 def test_numbers_do_not_depend_on_the_workers():
     alone = search(rng=3, max_eval=100)
-    same(alone, search(rng=3, max_eval=100, workers=2))
     with ThreadPoolExecutor(1) as executor:
         same(alone, search(rng=3, max_eval=100, workers=executor))
 
@@ -132,6 +137,7 @@ def test_an_ended_search_goes_on_as_if_nothing_had_happened(tmp_path):
     assert sum("result" in record for record in records) <= max(len(records) - 1, 1)
 
 
+@pytest.mark.slow
 def test_a_finished_search_is_not_repeated(tmp_path):
     file = tmp_path / "search.jsonl"
     first = search(rng=3, max_eval=100, checkpoint=file)
@@ -168,6 +174,7 @@ def test_nothing_can_be_simulated():
     assert "No point could be simulated" in str(result)
 
 
+@pytest.mark.slow
 def test_the_limit_of_simulations_grows_with_the_problem():
     problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=0.1, upper=2.0)})
     result = search(problem, max_eval=None)

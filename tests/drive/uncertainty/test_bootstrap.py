@@ -290,6 +290,7 @@ def test_workers_make_no_difference():
     assert [row.status for row in alone.rows] == [row.status for row in both.rows]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_as_if_nothing_had_happened(tmp_path):
     path = tmp_path / "boot.jsonl"
     process = subprocess.Popen(

@@ -28,6 +28,7 @@ def too_narrow(result, level):
             for n, v in result.values.items()}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_workers_make_no_difference():
     here, there = (cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, 2))
     assert [row.found for row in here.rows] == [row.found for row in there.rows]
@@ -54,7 +55,7 @@ def test_shares_and_widths_are_those_of_the_intervals():
 
 
 def test_other_intervals_and_a_word_for_those_that_fail():
-    found = cf.coverage(decay(), samples=40, intervals=too_narrow, transcription=SINGLE)
+    found = cf.coverage(decay(), samples=20, intervals=too_narrow, transcription=SINGLE)
     assert found.share < 0.35
     assert "too narrow" in str(found)
     assert "too_narrow" in found.intervals
@@ -68,6 +69,7 @@ def test_intervals_of_profiles():
     assert "coverage of profile intervals" in str(found)
 
 
+@pytest.mark.slow
 def test_a_result_is_a_design_with_its_estimates_as_truth():
     result = cf.fit(decay(), SINGLE)
     found = cf.coverage(result, samples=30, transcription=SINGLE)

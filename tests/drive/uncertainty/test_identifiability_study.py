@@ -168,6 +168,7 @@ def test_what_is_suggested_does_what_it_promises() -> None:
     assert was / now > 2
 
 
+@pytest.mark.slow
 def test_a_suggested_output_determines_what_was_open() -> None:
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})

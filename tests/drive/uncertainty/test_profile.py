@@ -164,7 +164,7 @@ def test_an_eliminated_sigma_has_the_profile_of_its_likelihood():
 @pytest.mark.parametrize(
     ("transcription", "scale", "lower"),
     [
-        ("collocation", "linear", -np.inf),
+        pytest.param("collocation", "linear", -np.inf, marks=pytest.mark.slow),
         ("collocation", "log", 0.0),
         ("single", "log", 0.0),
         pytest.param("collocation", "linear", 0.0, marks=pytest.mark.slow),
@@ -242,6 +242,7 @@ def test_limits_that_integration_does_not_reproduce_are_none(bent):
     assert bound.sides()[0].kind == "not reproduced"
 
 
+@pytest.mark.slow
 def test_what_is_positive_is_followed_down_to_small_values_without_leaving_its_states():
     """A scale and an initial value of which only the product is well known: the valley is straight in logarithms."""
     x, k, s = cf.symbols("x k s")
@@ -403,6 +404,7 @@ cf.profile(result, checkpoint=sys.argv[1], resume=True, callback=lambda now: pri
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(bent, tmp_path):
     path = tmp_path / "run.json"
     with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as run:
@@ -425,6 +427,7 @@ def test_bands_of_a_linear_model_are_the_linear_ones():
                 np.testing.assert_allclose(found[key], linear[key], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_bands_of_a_banana_agree_with_a_scan(bent):
     """What all (A, k) that are not excluded predict; new values scatter about that."""
     times = np.array([0.0, 1.0, 6.0])
@@ -505,6 +508,7 @@ def test_contours_of_a_banana_are_where_chi2_says(bent, tmp_path):
         cf.contours(bent, "A", "B")
 
 
+@pytest.mark.slow
 def test_contours_in_parallel_and_resumed_are_those_of_one_process(bent, tmp_path):
     path = tmp_path / "run.json"
     asked = {"confidence_levels": (0.68, 0.95), "slices": 4}
@@ -528,6 +532,7 @@ def test_contours_in_parallel_and_resumed_are_those_of_one_process(bent, tmp_pat
         cf.contours(bent, "A", "k", workers=0, resume=True)
 
 
+@pytest.mark.slow
 def test_bands_in_parallel_are_those_of_one_process(bent):
     times = np.array([1.0, 6.0])
     alone, shared = (bent.predict(times, bands="profile", workers=n)["experiment 1"] for n in (1, 2))

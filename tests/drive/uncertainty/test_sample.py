@@ -19,19 +19,19 @@ SINGLE = cf.SingleShooting()
 
 @pytest.fixture(scope="module")
 def known():
-    return cf.sample(cf.fit(line(sigma=0.1), SINGLE), draws=3000, chains=2, rng=1)
+    return cf.sample(cf.fit(line(sigma=0.1), SINGLE), draws=1500, chains=2, rng=1)
 
 
 def test_the_posterior_of_a_line_is_normal(known):
     result = known.result
     values = np.array(list(known.values.values()))
     effective = min(known.effective.values())
-    assert effective > 400
+    assert effective > 200
     assert known.converged, known.sentence
     error = np.array(list(result.standard_errors.values()))
     assert values.mean(axis=1) == pytest.approx(list(result.values.values()), abs=4 * error.max() / np.sqrt(effective))
     assert values.std(axis=1) / error == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))
-    assert np.corrcoef(values)[0, 1] == pytest.approx(result.correlation[0, 1], abs=0.03)
+    assert np.corrcoef(values)[0, 1] == pytest.approx(result.correlation[0, 1], abs=0.05)
     assert "Converged: R-hat" in str(known)
 
 
@@ -52,6 +52,7 @@ def test_bands_and_pictures(known, tmp_path):
     assert all(p.stat().st_size > 5000 for p in tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_unknown_sigma_is_integrated_over():
     """The posterior of regression with 1 / sigma beforehand: Student's t, and sigma^2 inverse chi2, n - 2 degrees."""
     result = cf.fit(line(), SINGLE)
@@ -123,7 +124,7 @@ def test_constraints_and_bounds_hold():
 
 def test_workers_make_no_difference():
     result = cf.fit(decay_problem(), SINGLE)
-    here, there = (cf.sample(result, draws=60, chains=2, rng=5, workers=n) for n in (1, 2))
+    here, there = (cf.sample(result, draws=30, tune=5, chains=2, rng=5, workers=n) for n in (1, 2))
     assert np.array_equal(here.chain, there.chain)
     assert here.evaluations == there.evaluations
     assert "NOT converged" in str(here)

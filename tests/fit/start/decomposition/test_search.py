@@ -158,15 +158,21 @@ def test_control_c_in_a_block_returns_the_best_point(monkeypatch):
     assert result.parameters["c"] == pytest.approx(1e-5)
 
 
+def test_multistart_starts_from_decomposed_starts():
+    run = cf.multistart(pathway(), starts=1, rng=5, start_strategy="decomposed")
+    assert "Started from 2 blocks" in run.starts[0].message
+    assert run.best.parameters == pytest.approx(TRUTH, rel=1e-5)
+
+
+@pytest.mark.slow
 def test_multistart_from_decomposed_starts_does_not_depend_on_workers():
     runs = [
         cf.multistart(pathway(), starts=2, rng=5, start_strategy="decomposed", workers=workers) for workers in (1, 2)
     ]
     assert [row.values for row in runs[0].starts] == [row.values for row in runs[1].starts]
-    assert all("Started from 2 blocks" in row.message for row in runs[0].starts)
-    assert runs[0].best.parameters == pytest.approx(TRUTH, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_three_step_from_the_whole_box():
     benchmark = problems.load("three_step")
     problem = benchmark.problem
