@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
-    from castfit._support.status import Status
-    from castfit.fit.verification import Verification
-    from castfit.integrate import IntegratorOptions
+    from castfit.fit.attempt import Attempt, FitRun
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
 
@@ -37,41 +35,16 @@ _INTEGRATED = 1e4  # times what rounding leaves: what integrators and collocatio
 
 
 def estimate(
-    problem: Posable,
-    staged: StagedProblem,
-    v: Array,
-    at: Evaluation,
-    *,
-    status: Status,
-    message: str,
-    active: NDArray[np.int8],
-    transcription: str,
-    solver: str,
-    integrator: IntegratorOptions,
-    iterations: int,
-    evaluations: Mapping[str, int],
-    failures: Mapping[str, int],
-    history: Sequence[dict[str, float]],
-    time: float,
-    strategies: Sequence[str] = (),
-    absolute_sigma: bool,
-    confidence_level: float,
-    accuracy: float,
-    verification: Verification | None = None,
-    posed: Posed | None = None,
+    problem: Posable, found: Attempt, run: FitRun, *, message: str, time: float, confidence_level: float
 ) -> Result:
-    """Build the result from where a solver ended, for fits that failed as well.
+    """Build the result from where the last search of a run ended, for fits that failed as well.
 
-    problem, posed : what the user asked, and what was solved if it is not that as it stands
-    v, at : the solution (n_v,) or the best point so far, and the problem there; statistics need the linearization
-    active : (n_v,), -1 where the lower bound of a variable is active, +1 the upper, 0 neither
-    absolute_sigma : whether standard deviations are taken as they are; otherwise the variance of the noise is estimated
-    accuracy : relative, to which the transcription solves the model over a stage; it gives the numerical error, to
-        which `verification` adds what the model's own integration says
-
-    What is not named here is as in `Result`.
+    problem : what the user asked; what was solved, which need not be that as it stands, is the run's
     """
-    posed, layout, quantities = posed or problem.posed, staged.layout, problem.quantities
+    posed, staged, solution, at = run.problem, found.staged, found.solution, found.linear
+    transcription, verification = found.transcription, found.verification
+    v, status, active, integrator = solution.v, solution.status, solution.active, transcription.integrator
+    layout, quantities = staged.layout, problem.quantities
     unknown_sigmas = [f"sigma({name})" if name else "sigma" for name in posed.groups]
     names, theta = layout.names, layout.theta(v).copy()
     # exp(log(bound)) may lie beyond the bound by rounding, and a solver may overstep a bound by its tolerance.
@@ -82,15 +55,15 @@ def estimate(
     rough = sum(term.rows(natural)[2] for term in posed.smooth)
     held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
-    found, unknown = None, "" if status.success else "the fit did not succeed"
+    known, unknown = None, "" if status.success else "the fit did not succeed"
     if isinstance(at, Linearization) and at.ok:
         try:
-            found = statistics(
+            known = statistics(
                 layout,
                 at,
                 active,
                 scale=staged.scale,
-                relative_tolerance=accuracy,
+                relative_tolerance=transcription.accuracy,
                 absolute_tolerance=integrator.absolute_tolerance,
                 penalty=posed.penalties,
                 row_errors=None if verification is None else verification.row_errors,
@@ -101,16 +74,16 @@ def estimate(
     constraints = ConstraintTable()
     if (posed.path or posed.relations or posed.implied) and isinstance(at, Linearization) and at.ok:
         constraints = constraint_table(posed, staged, at, success=status.success)
-    trusted = found if status.success else None
+    trusted = known if status.success else None
     none, few = nothing_known(names), n_theta <= WRITTEN_OUT
     covariance, errors, numerical = none, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
     if trusted is not None:
         with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
-            known = trusted.covariance
-            blocks = known.scaled(slope) if isinstance(known, BlockMatrix) else slope[:, None] * known * slope
+            matrix = trusted.covariance
+            blocks = matrix.scaled(slope) if isinstance(matrix, BlockMatrix) else slope[:, None] * matrix * slope
             covariance = cast("Array", blocks)
             errors, numerical = slope * trusted.standard_errors, slope * trusted.numerical_errors
-    dof = found.dof if found is not None else n_rows - n_theta
+    dof = known.dof if known is not None else n_rows - n_theta
     likelihood = neg2loglik(
         at.cost - rough, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum())
     )
@@ -119,9 +92,9 @@ def estimate(
     prior = 2.0 * (posed.priors(theta).cost - rough + posed.prior_constant) if priors else 0.0
     n_estimated = float(n_rows - dof + layout.n_groups + n_spreads)
     if posed.every_prior:  # priors and penalties share in determining theta
-        n_estimated = layout.n_groups + n_spreads + (np.nan if found is None else float(np.sum(found.leverage)))
+        n_estimated = layout.n_groups + n_spreads + (np.nan if known is None else float(np.sum(known.leverage)))
     criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
-    seen = Seen.of(posed, staged, at, None if found is None else found.noise)
+    seen = Seen.of(posed, staged, at, None if known is None else known.noise)
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
     counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
     chi2 -= 2.0 * counted * rough
@@ -131,7 +104,7 @@ def estimate(
         series(posed, seen),
         chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
         dof,
-        absolute_sigma=absolute_sigma and not heavy,
+        absolute_sigma=posed.absolute_sigma and not heavy,
     )
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
@@ -163,41 +136,41 @@ def estimate(
         neg2loglik=likelihood,
         aic=criteria.aic,
         bic=criteria.bic,
-        jacobian=found.jacobian if found is not None else np.full((n_rows if few else 0, n_theta), np.nan),
-        gradient=found.gradient if found is not None else np.full(n_theta, np.nan),
+        jacobian=known.jacobian if known is not None else np.full((n_rows if few else 0, n_theta), np.nan),
+        gradient=known.gradient if known is not None else np.full(n_theta, np.nan),
         covariance=covariance,
         correlation=trusted.correlation if trusted is not None else none,
         standard_errors=_by_name(names, errors),
         numerical_errors=_by_name(names, numerical),
-        noise=_noise(posed, found),
+        noise=_noise(posed, known),
         sigmas=dict(zip(unknown_sigmas, at.sigma.tolist(), strict=True)),
         sigma_errors=dict(
             zip(unknown_sigmas, (at.sigma * np.nan if trusted is None else trusted.noise_errors).tolist(), strict=True)
         ),
-        information=found.information if found is not None else none,
-        rank=-1 if found is None else found.rank,
+        information=known.information if known is not None else none,
+        rank=-1 if known is None else known.rank,
         root=np.full((n_theta, n_theta if few else 0), np.nan) if trusted is None else trusted.root,
         undetermined=np.empty((0, n_theta)) if trusted is None else trusted.directions / trusted.scale,
         neg2logprior=prior,
         n_estimated=n_estimated,
         leverage=np.full(problem.n_data, np.nan) if trusted is None else trusted.leverage,
-        absolute_sigma=absolute_sigma,
+        absolute_sigma=posed.absolute_sigma,
         confidence_level=confidence_level,
         smoothness={term.label: term.weight for term in posed.smooth},
-        effective=_effective(posed, held, None if found is None else found.held_back),
-        inflation=1.0 if found is None else found.inflation,
+        effective=_effective(posed, held, None if known is None else known.held_back),
+        inflation=1.0 if known is None else known.inflation,
         constraints=constraints,
-        identifiability=judge(names, natural, slope, held, found, unknown=unknown) if found is not None else none_known,
-        transcription=transcription,
-        solver=solver,
+        identifiability=judge(names, natural, slope, held, known, unknown=unknown) if known is not None else none_known,
+        transcription=transcription.label,
+        solver=run.solver.label,
         integrator=integrator,
-        iterations=iterations,
-        evaluations=dict(evaluations),
-        failures=dict(failures),
+        iterations=run.iterations,
+        evaluations=dict(run.evaluations),
+        failures=dict(run.failures),
         time=time,
-        history=tuple(history),
+        history=tuple(run.history),
         versions=versions(),
-        strategies=tuple(strategies),
+        strategies=tuple(run.strategies),
         problem=problem,
     )
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -233,40 +233,17 @@ class _Fit:
                 retry=self.retry and not question.near,
             )
             ended = (search if posed.least_squares else most_likely)(run, asked, origin.theta)
-        found, solution, posed = ended.attempt, ended.attempt.solution, run.problem
-        if origin.ended is not None:
-            solution = replace(solution, status=origin.ended)
-        success, staged = solution.status.success, found.staged
-        rounding = reproduced(posed, staged, found.linear, solution.active) if success else ""
+        found = ended.attempt if origin.ended is None else ended.attempt.ending(origin.ended)
+        solution, success, staged = found.solution, found.solution.status.success, found.staged
+        rounding = reproduced(run.problem, staged, found.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
         parts = (
             *(solution.status.sentence, solution.detail, rounding, origin.note),
             *(*ended.notes, remark, solution.status.remedy),
         )
-        seconds = time.perf_counter() - began
-        result = estimate(
-            problem,
-            staged,
-            solution.v,
-            found.linear,
-            status=solution.status,
-            message=" ".join(part for part in parts if part),
-            active=solution.active,
-            transcription=found.transcription.label,
-            solver=self.solver.label,
-            integrator=found.transcription.integrator,
-            iterations=run.iterations,
-            evaluations=run.evaluations,
-            failures=run.failures,
-            time=seconds,
-            history=run.history,
-            strategies=run.strategies,
-            absolute_sigma=posed.absolute_sigma,
-            confidence_level=self.confidence_level,
-            accuracy=found.transcription.accuracy,
-            verification=found.verification,
-            posed=posed,
-        )
+        message, seconds = " ".join(part for part in parts if part), time.perf_counter() - began
+        level = self.confidence_level
+        result = estimate(problem, found, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
             said = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
             _say(f"{said}: chi2 = {result.chi2:.8g}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from dataclasses import FrozenInstanceError, asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from scipy.optimize import curve_fit
 from castfit import problems
 from castfit._support.status import InputError, Status
 from castfit.experiment.experiment import Experiment, free
+from castfit.fit.attempt import Attempt, FitRun, SolveStaging
 from castfit.fit.build_result import estimate
 from castfit.integrate import IntegratorOptions
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Normal, Parameter, Problem
 from castfit.result.result import Result
 from castfit.solve.condensing import condense, expand
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.solution import Solution
 from castfit.solve.staged import Linearization, StagedProblem
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -67,24 +71,19 @@ def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
     flags = np.zeros(staged.layout.n_v, dtype=np.int8)
     flags[list(active)] = list(active.values())
     linearize = changes.pop("linearize", True)
-    arguments: dict[str, Any] = {
-        "status": Status.CONVERGED,
-        "message": "It converged.",
-        "active": flags,
-        "transcription": transcription.label,
-        "solver": "Gauss-Newton",
-        "integrator": SHARP,
-        "iterations": 12,
-        "evaluations": {"values": 12, "jacobians": 12},
-        "failures": changes.pop("failures", {}),
-        "time": 0.25,
-        "history": ({"cost": 3.0, "step": np.inf}, {"cost": 1.0, "step": 0.1}),
-        "absolute_sigma": problem.absolute_sigma,
-        "confidence_level": 0.95,
-        "accuracy": SHARP.relative_tolerance,
-        **changes,
-    }
-    return estimate(problem, staged, v, staged.linearize(v) if linearize else staged.evaluate(v), **arguments)
+    at = staged.linearize(v) if linearize else staged.evaluate(v)
+    status, detail = changes.pop("status", Status.CONVERGED), changes.pop("detail", "")
+    counts, failures = {"values": 12, "jacobians": 12}, changes.pop("failures", {})
+    history = ({"cost": 3.0, "step": np.inf}, {"cost": 1.0, "step": 0.1})
+    solution = Solution(v, status, detail, flags, 12, counts, failures, history)
+    run = FitRun(
+        problem, GaussNewton(), np.inf, None, str, iterations=12, evaluations=Counter(counts),
+        failures=Counter(failures), history=list(history),
+    )  # fmt: skip
+    attempt = Attempt(SolveStaging(transcription, staged), solution, at, None)
+    changes.pop("absolute_sigma", None)
+    said = {"message": "It converged.", "time": 0.25, "confidence_level": 0.95, **changes}
+    return estimate(problem, attempt, run, **said)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +222,7 @@ def test_table_shows_what_matters(result: Result) -> None:
     assert len({line.index("well") for line in lines[2:5]} | {lines[0].index("remark")}) == 1
     assert f"chi2 = {result.chi2:.8g} from 12 data, 9 degrees of freedom" in text
     assert "Success: It converged." in text
-    assert "multiple shooting (4 intervals), Gauss-Newton: 12 iterations, 0.25 s" in text
+    assert "multiple shooting (4 intervals), Gauss-Newton (natural level): 12 iterations, 0.25 s" in text
     assert "log scale" not in text
     assert max(map(len, lines)) < 110
     low, high = result.confidence_intervals()["k"]
