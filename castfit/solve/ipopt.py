@@ -82,6 +82,13 @@ _STATUS = {
     "Restoration_Failed": Status.INFEASIBLE,
     "Error_In_Step_Computation": Status.LINEAR_ALGEBRA_FAILED,
     "Invalid_Number_Detected": Status.EVALUATION_FAILED,
+    "Not_Enough_Degrees_Of_Freedom": Status.SOLVER_ERROR,
+    "Invalid_Problem_Definition": Status.SOLVER_ERROR,
+    "Invalid_Option": Status.SOLVER_ERROR,
+    "Unrecoverable_Exception": Status.SOLVER_ERROR,
+    "NonIpopt_Exception_Thrown": Status.SOLVER_ERROR,
+    "Insufficient_Memory": Status.SOLVER_ERROR,
+    "Internal_Error": Status.SOLVER_ERROR,
 }
 
 _UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
