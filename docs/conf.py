@@ -73,6 +73,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "gallery.in_order",
     "image_scrapers": ("gallery.castfit_figures",),
     "capture_repr": ("_repr_html_", "__repr__"),
+    "ignore_repr_types": r"castfit\.plots\._figure",  # figures are shown once, by the scraper
     "abort_on_example_error": True,
     "only_warn_on_example_error": False,
     "remove_config_comments": True,

@@ -53,6 +53,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return shown
 
 
+@pytest.fixture(autouse=True)
+def _figures_are_closed():
+    """Close what a test left with pyplot, which warns of more than twenty figures."""
+    yield
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close("all")
+
+
 SLOW = set((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
 
 

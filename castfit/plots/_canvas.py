@@ -1,7 +1,9 @@
-"""What all pictures share: figures without pyplot, axes without clutter, words about them."""
+"""What all pictures share: figures that pyplot shows, axes without clutter, words about them."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from castfit.plots._colours import FAINT, INK, SOFT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
     from pathlib import Path
 
     from matplotlib.figure import Figure
@@ -23,6 +25,18 @@ Canvas = Axes = Any
 _DECADES = 1000.0  # from the smallest to the largest value that are log-spaced
 _ELLIPSE_POINTS = 181
 _LOW = 0.1  # of the largest value, below which half of such values are
+
+_unseen: ContextVar[bool] = ContextVar("unseen", default=False)
+
+
+@contextmanager
+def unseen() -> Generator[None, None, None]:
+    """Keep from pyplot what is drawn in this context: whoever draws it only writes it somewhere."""
+    token = _unseen.set(True)
+    try:
+        yield
+    finally:
+        _unseen.reset(token)
 
 
 def new_figure(width: float, height: float) -> Canvas:
@@ -133,7 +147,12 @@ def log_spaced(values: Iterable[ArrayLike]) -> bool:
 
 
 def finish(figure: Canvas, path: str | Path | None) -> Figure:
-    """Write the figure if a path is given, and return it."""
+    """Write the figure if a path is given, else let pyplot show it; return it.
+
+    What was written is at hand already: pyplot is not given it, so that a loop that writes many need not close them.
+    """
     if path is not None:
         figure.savefig(path)
+    elif not _unseen.get():
+        figure.give_to_pyplot()
     return figure

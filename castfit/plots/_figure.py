@@ -1,12 +1,14 @@
-"""Figures that show themselves in notebooks, where only those made by pyplot would be seen otherwise.
+"""Figures that pyplot shows like everybody's, and that notebooks show once.
 
-Imported when a figure is made: it needs matplotlib, the rest of castfit does not.
+Imported when a figure is made: it needs matplotlib, the rest of castfit does not; pyplot only where one is shown.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import sys
+import threading
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,7 +18,7 @@ _SHARP = 2.0  # pixels of the picture to one of the page, for screens that have 
 
 
 class Picture(Figure):
-    """A matplotlib figure without pyplot: it opens no window, and the last one of a cell is shown below it."""
+    """A matplotlib figure that pyplot is given once it is drawn; the last one of a notebook's cell is shown once."""
 
     @classmethod
     def of(cls, width: float, height: float, dots_per_inch: float) -> Picture:
@@ -24,6 +26,21 @@ class Picture(Figure):
         made: Any = cls((width, height), dots_per_inch, layout="constrained")
         FigureCanvasAgg(made)
         return made
+
+    def give_to_pyplot(self) -> None:
+        """Let ``plt.show()`` show the figure, and ``plt.close()`` close it, like one that pyplot made.
+
+        Windows belong to the main thread.  Where there are none, as on a machine without a display whose settings want
+        one, the figure stays what it is.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            from matplotlib import pyplot
+
+            pyplot.figure(FigureClass=lambda *_, **__: self)  # pyright: ignore[reportArgumentType]
+        except (ImportError, RuntimeError):
+            return
 
     def called(self, name: str, *artists: Any) -> None:
         """Say what artists show, so that a page can switch it on and off; see castfit.report.figures."""
@@ -37,6 +54,13 @@ class Picture(Figure):
         if not hasattr(self, "_series"):
             self._series: dict[str, str] = {}
         return self._series
+
+    def _ipython_display_(self) -> None:
+        """Take the figure, which a notebook is about to show, from those that it shows at the end of the cell."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is not None and "inline" in pyplot.get_backend():
+            pyplot.close(self)
+        raise NotImplementedError  # IPython goes on by the representations below
 
     def _repr_png_(self) -> bytes:
         return self._drawn()

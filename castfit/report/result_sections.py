@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit import plots
+from castfit.plots._canvas import unseen
 from castfit._support.status import CastfitError
 from castfit._support.text_tables import rounded
 from castfit.report.figures import figure
@@ -41,7 +42,8 @@ class Figures:
     def add(self, draw: Callable[[], Figure], caption: Content) -> Markup:
         """Return a figure, or why it cannot be drawn."""
         try:
-            picture = draw()
+            with unseen():
+                picture = draw()
         except (SimulationError, CastfitError) as reason:
             return tag("p", f"There is no picture here: {reason}", class_="verdict doubtful")
         self._count += 1

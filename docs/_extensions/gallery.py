@@ -6,25 +6,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 ORDER = (Path(__file__).parents[2] / "examples" / "ORDER.txt").read_text().split()
-_figures: dict[str, set[int]] = {}
 
 
 def castfit_figures(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """Show the figures that a block left in its variables (castfit's never pass through pyplot) and in files."""
+    """Show the figures that a block left in files and with pyplot, and close them."""
     paths: list[str] = []
     for picture in sorted(set(Path(block_vars["src_file"]).parent.glob("*.png"))):
         paths.append(next(block_vars["image_path_iterator"]))
         shutil.move(picture, paths[-1])
-    shown = _figures.setdefault(block_vars["src_file"], set())
-    for value in list(block_vars["example_globals"].values()):
-        if isinstance(value, Figure) and id(value) not in shown:
-            shown.add(id(value))
-            paths.append(next(block_vars["image_path_iterator"]))
-            value.savefig(paths[-1], dpi=120)
     return figure_rst(paths, gallery_conf["src_dir"]) + matplotlib_scraper(block, block_vars, gallery_conf)
 
 

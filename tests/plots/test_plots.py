@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import pyplot
 
 import castfit as cf
 from castfit import plots
@@ -230,7 +233,7 @@ def test_a_loaded_result_needs_its_problem(two_doses, tmp_path, draw):
     assert len(draw(loaded.with_problem(two_doses.problem)).findobj(lambda a: type(a).__name__ == "Axes")) == 6
 
 
-def test_pyplot_is_never_imported():
+def test_a_figure_that_is_written_needs_no_pyplot(tmp_path):
     code = """
 import sys
 import matplotlib
@@ -239,11 +242,54 @@ import castfit as cf
 x, k = cf.symbols("x k")
 model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
 result = cf.fit(cf.Problem(model, cf.Experiment({"x": [0.6, 0.4]}, time=[1, 2]), parameters={"k": 1}))
-result.plot().canvas.draw()
+result.plot(sys.argv[1] + "/a.png").canvas.draw()
+result.report(sys.argv[1] + "/a.html")
 assert "matplotlib.pyplot" not in sys.modules
 assert dict(matplotlib.rcParams) == before
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_pyplot_shows_a_figure_like_its_own(two_doses, monkeypatch):
+    monkeypatch.setenv("DISPLAY", ":0")  # without one it is silent
+    figure, (number,) = two_doses.plot(), pyplot.get_fignums()
+    assert pyplot.figure(number) is pyplot.gcf() is figure
+    for show in (figure.show, pyplot.show):
+        with pytest.warns(UserWarning, match="FigureCanvasAgg is non-interactive"):
+            show()
+    other = plots.residuals(two_doses)
+    assert pyplot.get_fignums() == [number, number + 1]
+    pyplot.close(other)
+    assert pyplot.get_fignums() == [number]
+
+
+def test_pyplot_is_not_left_what_is_only_written(two_doses, tmp_path):
+    for k in range(25):  # it would warn of more than twenty
+        plots.correlation(two_doses, tmp_path / f"{k % 2}.png")
+    two_doses.report(tmp_path / "page.html")
+    assert pyplot.get_fignums() == []
+
+
+def test_a_thread_leaves_pyplot_alone(two_doses):
+    with ThreadPoolExecutor(1) as pool:
+        figure = pool.submit(two_doses.plot).result()
+    assert pyplot.get_fignums() == []
+    assert figure.axes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["TkAgg", "Agg"])
+def test_without_a_display_there_is_a_figure_all_the_same(backend):
+    code = """
+import io
+import castfit as cf
+x, k = cf.symbols("x k")
+model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
+result = cf.fit(cf.Problem(model, cf.Experiment({"x": [0.6, 0.4]}, time=[1, 2]), parameters={"k": 1}))
+result.plot().savefig(io.BytesIO())
+"""
+    bare = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**bare, "MPLBACKEND": backend})
 
 
 @given(st.integers(1, 20), st.integers(1, 8), st.data())

@@ -317,7 +317,7 @@ def test_bad_animations_are_refused(lotka_volterra, path, speed, message):
 
 
 @pytest.mark.slow
-def test_pyplot_is_never_imported(tmp_path):
+def test_animations_need_no_pyplot(tmp_path):
     code = """
 import sys
 import matplotlib
