@@ -1,10 +1,10 @@
 """Pictures: results with their data and residuals, iterations on their way there, many starts, methods compared.
 
 In flows what fits and drivers found; out comes a figure of matplotlib, which is also written to `path` if one is given.
-A figure that is not written is given to pyplot, so that ``plt.show()`` shows it like everybody's; importing castfit, and
-writing figures, needs no pyplot and no display.  `_figure` does that, `_canvas` has what all share:
-panels, headings, legends; `_grid` arranges panels of data and residuals, which `_scales` fills.  Read `_canvas` first,
-then `searches`, the plainest pictures, or `results`.
+A figure that is not written is given to pyplot, so that ``plt.show()`` shows it like everybody's; importing castfit,
+and writing figures, needs no pyplot and no display.  `_figure` does that, `_canvas` has what all share: panels,
+headings, legends; `_grid` arranges panels of data and residuals, which `_scales` fills.  Read `_canvas` first, then
+`searches`, the plainest pictures, or `results`.
 """
 
 from castfit.plots.convergence import animate, history, iterations

@@ -9,6 +9,7 @@ import base64
 import io
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -36,11 +37,13 @@ class Picture(Figure):
         if threading.current_thread() is not threading.main_thread():
             return
         try:
-            from matplotlib import pyplot
-
-            pyplot.figure(FigureClass=lambda *_, **__: self)  # pyright: ignore[reportArgumentType]
+            pyplot: Any = import_module("matplotlib.pyplot")
+            pyplot.figure(FigureClass=self._itself)
         except (ImportError, RuntimeError):
             return
+
+    def _itself(self, *_: Any, **__: Any) -> Picture:
+        return self
 
     def called(self, name: str, *artists: Any) -> None:
         """Say what artists show, so that a page can switch it on and off; see castfit.report.figures."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit import plots
-from castfit.plots._canvas import unseen
 from castfit._support.status import CastfitError
 from castfit._support.text_tables import rounded
+from castfit.plots._canvas import unseen
 from castfit.report.figures import figure
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.page import Lead, Section
