@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.casadi_functions import Recent, find_compiler
+from castfit._support.reprs import listed
 from castfit.fit.start.gaussian_surrogate import surrogate
 from castfit.integrate import IntegratorOptions
 from castfit.problem.linear_scales import blocks_of
@@ -22,9 +23,9 @@ from castfit.transcribe.trajectory import every_state_measured
 from castfit.transcribe.transcribed_problem import parameter_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Mask
     from castfit.problem.compiled_problem import Posed
 
 _TOLERANCES = 1e-6, 1e-8
@@ -34,6 +35,9 @@ _LEAST_STEPS = 500  # between two outputs
 _DRAWS = 8  # besides the guess, for magnitudes of states
 _KEPT = 8  # scenes
 _REACH = 3.0  # units of the search about the guess, where there are no bounds
+_DECADES = 3.0  # about the guess of what is on logarithmic scale, where starts are drawn
+_SHOWN = 200  # characters
+_TIMES = 10.0  # the guess, to either side, of what is not
 
 
 @dataclass
@@ -191,6 +195,17 @@ def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Ar
     """Return bounds (n,) that are finite: as far from the guess as `reach` (n,) says where there are none."""
     lower = np.where(np.isfinite(lower), lower, np.minimum(guess - reach, upper))
     return lower, np.where(np.isfinite(upper), upper, np.maximum(guess + reach, lower))
+
+
+def reach_of(guess: Array, log: Mask) -> Array:
+    """Return how far from the guess (n,), in search scale, starts are drawn where there are no bounds."""
+    return np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
+
+
+def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
+    """Say where starts were drawn, by quantity in natural values, of which a bound is missing; empty if none is."""
+    said = listed((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
+    return f"Where a bound is missing, starts were drawn about the guess: {said}." if ranges else ""
 
 
 def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:

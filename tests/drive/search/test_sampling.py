@@ -107,10 +107,44 @@ def test_a_distribution_is_cut_off_at_the_bounds():
     assert scipy.stats.kstest(values, expected.cdf).pvalue > 1e-4
 
 
-def test_infinite_bounds_need_limits_or_a_distribution():
-    free = problem(a=1.0)
+def test_where_a_bound_is_missing_starts_are_drawn_about_the_guess():
+    free = problem(a=cf.Parameter(2.0, lower=-1), b=cf.Parameter(0.5, lower=0, upper=60, scale="log"))
+    draws = drawn(free, 256)
+    a, b = column(draws, "a"), column(draws, "b")
+    assert -1 <= a.min() < 0
+    assert 21 < a.max() <= 22  # the guess and ten times of it
+    assert 0.5e-3 <= b.min() < 1e-3  # three decades below the guess
+    assert 50 < b.max() <= 60
+    told = "Where a bound is missing, starts were drawn about the guess: a in [-1, 22], b in [0.0005, 60]."
+    assert draws.note == told
+    assert drawn(problem()).note == ""
+    assert drawn(free, limits={"a": (0, 1), "b": (0.1, 1)}).note == ""
+    assert drawn(free, [{"a": 2.0}]).note == ""
+
+
+@pytest.mark.parametrize("name", ["stat5", "batch_reactor"])
+def test_problems_of_the_library_without_bounds_have_starts(name):
+    free = problems.load(name).problem
+    draws = drawn(free, 16)
+    infinite = [q.name for q in free.quantities if not np.isfinite([q.lower, q.upper]).all()]
+    assert infinite
+    assert all(f"{name} in [" in draws.note for name in infinite)
+    assert all(np.isfinite(list(start.values())).all() for start in draws.first)
+
+
+def test_every_driver_says_where_starts_were_drawn():
+    free = problem(a=cf.Parameter(1.0, lower=0))
+    told = "Where a bound is missing, starts were drawn about the guess: a in [0, 11]."
+    many = cf.multistart(free, "single", starts=2)
+    assert told in str(many)
+    assert told in str(cf.compare(free, ["single"], starts=2))
+    assert told in "\n".join(cf.estimate(free, max_time=0.5, finds=1, ways=["box"]).story)
+
+
+def test_a_guess_of_zero_needs_limits_or_a_distribution_where_a_bound_is_missing():
+    free = problem(a=0.0)
     (mistake,) = mistakes(free)
-    assert "'a' lies in [-inf, inf]" in mistake
+    assert "'a' lies in [-inf, inf] about its guess 0, where no start can be drawn" in mistake
     assert "limits={'a': (lower, upper)}" in mistake
     for limits in ({"a": (0, 1)}, {"a": scipy.stats.cauchy()}):
         assert np.isfinite(column(drawn(free, limits=limits), "a")).all()
@@ -118,8 +152,7 @@ def test_infinite_bounds_need_limits_or_a_distribution():
 
 
 def test_a_logarithm_needs_a_positive_limit():
-    (mistake,) = mistakes(problem(b=cf.Parameter(0.1, lower=0, upper=1, scale="log")))
-    assert "logarithm" in mistake
+    assert "logarithm" in mistakes(problem(), limits={"b": (0, 1)})[-1]
     assert len(mistakes(problem(), sampling="log_uniform")) == 1  # a may be negative
 
 

@@ -250,7 +250,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
     with refused("starts is -1"):
         cf.bootstrap(result, starts=-1)
     with refused("'k' lies in [-inf, inf], where no start can be drawn"):
-        cf.bootstrap(result, starts=2)
+        cf.bootstrap(result, starts=2, limits={"k": (-np.inf, np.inf)})
     with refused("limits say where"):
         cf.bootstrap(result, limits={"k": (0.1, 1.0)})
     failed = cf.fit(decay_problem(), SINGLE, cf.GaussNewton(max_iter=0))

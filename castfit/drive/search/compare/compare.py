@@ -104,7 +104,8 @@ def compare(
     if reference is not None and (known is None or not np.isfinite(known)):
         mistakes.append(f"reference is {text(reference)}; give chi2 of the global optimum, or None")
     require_problem("compare", problem, mistakes)
-    drawn = draw(problem, starts, sampling, limits, rng, mistakes).first
+    draws = draw(problem, starts, sampling, limits, rng, mistakes)
+    drawn = draws.first
     check("compare", mistakes)
     run = run.cleaned()
 
@@ -148,7 +149,7 @@ def compare(
         floor=merit.floor,
         descriptions={name: method.description for name, method in chosen.items()},
         stopped=stopped,
-        message=ending(stopped, trials, finished, "fits"),
+        message=ending(stopped, trials, finished, "fits", draws.note),
         time=run.seconds,
     )
 

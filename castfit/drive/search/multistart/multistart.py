@@ -81,8 +81,9 @@ def multistart(
         returns ``{name: value}``.  For 2 n starts, Sobol's sequence and "uniform" begin with those for n.
     limits : mapping from quantity name, optional
         Where starts are drawn: (lower, upper), or a distribution with ``cdf`` and ``ppf`` as in scipy.stats, which is
-        cut off at the quantity's bounds.  By default as its ``Parameter(starts=...)`` says, else between the bounds,
-        which must then be finite.
+        cut off at the quantity's bounds.  By default as its ``Parameter(starts=...)`` says, else between the bounds;
+        where one is missing, up to a factor of a thousand from the guess of what is on logarithmic scale, else ten
+        times the guess to that side, and `message` says so.
     start_strategy : {"decomposed", "soft"}, optional
         What improves a drawn start before the fit: "decomposed" first estimates the equations that share no parameter
         apart from each other (see `Decomposed`), each from this start and many others; "soft" lets constant states
@@ -119,7 +120,7 @@ def multistart(
     Raises
     ------
     InputError
-        For misuse: options out of range, limits that are infinite, what cannot be sent to other processes, a checkpoint
+        For misuse: options out of range, infinite limits, what cannot be sent to other processes, a checkpoint
         that exists and is not to be continued, or that belongs to another problem.
 
     Examples
@@ -281,7 +282,7 @@ class StartLog:
         rows, wanted = list(self.rows.values()), self._draws.wanted
         finished = sum(row.finished for row in rows)
         short = f"The time sufficed to draw {len(rows)} of {wanted} starts." if len(rows) < wanted else ""
-        return ending(run.stopped(by, finished < len(rows)), rows, finished, "starts", short, trouble)
+        return ending(run.stopped(by, finished < len(rows)), rows, finished, "starts", short, self._draws.note, trouble)
 
 
 _Parts = tuple[Posable, Any, Any]

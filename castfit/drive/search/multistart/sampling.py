@@ -19,7 +19,7 @@ from castfit._support.status import InputError, check, suggest
 from castfit.densities.priors.distributions import cut_off
 from castfit.fit.start.gaussian_surrogate import surrogate
 from castfit.fit.start.local_search import best_of
-from castfit.fit.start.search_problem import scene_of
+from castfit.fit.start.search_problem import drawn_about, enclosed, reach_of, scene_of
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.linear_scales import entries_of
 from castfit.problem.problem import Posable
@@ -39,12 +39,14 @@ class DrawnStarts:
     again : ``again(i)`` draws the next candidate of start i; None if starts were given
     seeds : for each start a number from which what is random in its fit may be drawn
     wanted : how many starts were asked for; more than there are if the time did not suffice
+    note : where they were drawn for want of bounds
     """
 
     first: tuple[dict[str, float], ...]
     again: Callable[[int], dict[str, float]] | None
     seeds: tuple[int, ...] = ()
     wanted: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class _Axis:
     upper: float
     log: bool = False
     distribution: Any = None
+    about: bool = False  # the guess, for want of bounds
 
     def value(self, u: float) -> float:
         """Map u in [0, 1) to a value within the quantity's bounds."""
@@ -76,7 +79,8 @@ def draw(
 
     starts : how many, or the starts themselves
     sampling : one of `SAMPLINGS`, or a function from a generator to ``{name: value}``; None is "sobol"
-    limits : per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds
+    limits : per quantity (lower, upper) or a distribution with ``cdf`` and ``ppf``; by default the quantity's bounds,
+        and about its guess where one is missing
     deadline : when to stop, as `time.time` gives it; at least one start is drawn
     """
     before, listed = len(mistakes), items(starts)
@@ -124,7 +128,8 @@ def draw(
             break
         first.append(given[i] if given else again(i) if cube is None else at(cube[i]))
         seeds.append(own.seed(i))
-    return DrawnStarts(tuple(first), None if given else again, tuple(seeds), count)
+    note = drawn_about({axis.quantity.name: (axis.lower, axis.upper) for axis in axes if axis.about})
+    return DrawnStarts(tuple(first), None if given else again, tuple(seeds), count, note)
 
 
 def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float = np.inf) -> DrawnStarts:
@@ -220,11 +225,27 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
         if pair[0] < lower or pair[1] > upper:
             mistakes.append(f"the limits {text(given)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
         lower, upper = float(pair[0]), float(pair[1])
+    if given is None and (about := _about_guess(quantity, log=log)) is not None:
+        return about
     if not np.isfinite([lower, upper]).all():
-        mistakes.append(f"'{name}' lies in [{lower:g}, {upper:g}], where no start can be drawn evenly; {remedy}")
+        where = f"[{lower:g}, {upper:g}]" + (f" about its guess {quantity.guess:g}" if given is None else "")
+        mistakes.append(f"'{name}' lies in {where}, where no start can be drawn; {remedy}")
     elif log and not lower > 0:
         mistakes.append(f"'{name}' is drawn evenly in its logarithm, but its lower limit is {lower:g}; {remedy}")
     return _Axis(quantity, lower, upper, log)
+
+
+def _about_guess(quantity: Quantity, *, log: bool) -> _Axis | None:
+    """Return the range about the guess of a quantity of which a bound is missing; None if none is, or it cannot be."""
+    guess, ends = float(quantity.guess), (quantity.lower, quantity.upper)
+    missing = not np.isfinite(ends).all() or (log and quantity.lower == 0.0)
+    if not missing or guess == 0.0 or (log and quantity.scale == "linear" and quantity.lower < 0.0):
+        return None
+    with np.errstate(divide="ignore"):
+        at, lower, upper = (np.array([np.log(max(x, 0.0)) if log else x]) for x in (guess, *ends))
+    low, high = (float(end[0]) for end in enclosed(lower, upper, at, reach_of(at, np.array([log]))))
+    low, high = (float(np.exp(low)), float(np.exp(high))) if log else (low, high)
+    return _Axis(quantity, low, high, log, about=True)
 
 
 def _checked(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[str, float]:

@@ -12,16 +12,13 @@ import numpy as np
 from castfit._support.arguments import named, reals, text
 from castfit._support.status import suggest
 from castfit.densities.priors.distributions import cut_off
-from castfit.fit.start.search_problem import enclosed, frame_of
+from castfit.fit.start.search_problem import drawn_about, enclosed, frame_of, reach_of
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.densities.priors import PriorDistribution
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
-
-_DECADES = 3.0  # about the guess of what is on logarithmic scale
-_TIMES = 10.0  # the guess, to either side, of what is not
 
 
 @dataclass(frozen=True)
@@ -43,13 +40,15 @@ class Uneven:
 class Field:
     """Where candidates may be: limits and one unit of the search for every quantity, (n,) each.
 
-    `uneven` says which are not drawn evenly between their limits.
+    `uneven` says which are not drawn evenly between their limits, `note` which have limits about the guess for want of
+    bounds.
     """
 
     lower: Array
     upper: Array
     unit: Array
     uneven: tuple[Uneven, ...] = ()
+    note: str = ""
 
     def draw(self, rng: np.random.Generator) -> Array:
         """Draw between the limits."""
@@ -93,11 +92,17 @@ def search_field(posed: Posed, limits: Mapping[str, Any] | None) -> Field:
     for j, q in enumerate(quantities):
         if (ends := given.get(q.name)) is not None:
             lower[j], upper[j] = np.log(ends) if log[j] else ends
-    reach = np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
-    lower, upper = enclosed(lower, upper, guess, reach)
+    missing = ~np.isfinite([lower, upper]).all(axis=0)
+    lower, upper = enclosed(lower, upper, guess, reach_of(guess, log))
     uneven = tuple(
         Uneven(j, q.starts, bool(log[j]))
         for j, q in enumerate(quantities)
         if q.starts is not None and q.name not in given and upper[j] > lower[j]
     )
-    return Field(lower, upper, np.minimum(unit, np.where(upper > lower, upper - lower, unit)), uneven)
+    about: dict[str, tuple[float, float]] = {}
+    for j in np.flatnonzero(missing & (upper > lower)).tolist():
+        ends = np.array([lower[j], upper[j]])
+        if all(of.place != j for of in uneven):
+            about[quantities[j].name] = tuple((np.exp(ends) if log[j] else ends).tolist())
+    unit = np.minimum(unit, np.where(upper > lower, upper - lower, unit))
+    return Field(lower, upper, unit, uneven, drawn_about(about))

@@ -110,6 +110,8 @@ class PortfolioResult(SearchResult):
         Seconds.
     merit : Merit
         What fits are compared by: chi2, or an equivalent one where several sigmas are unknown.
+    note : str
+        Where starts were drawn for want of bounds; empty if there are bounds.
 
     Examples
     --------
@@ -128,6 +130,7 @@ class PortfolioResult(SearchResult):
     time: float
     merit: Merit
     warnings: tuple[str, ...] = ()
+    note: str = ""
 
     @cached_property
     def optima(self) -> tuple[Optimum, ...]:
@@ -143,6 +146,10 @@ class PortfolioResult(SearchResult):
     @property
     def story(self) -> list[str]:
         """What was tried, what was found how often, and how sure that is, in sentences."""
+        return [*self._told, *([self.note] if self.note else [])]
+
+    @property
+    def _told(self) -> list[str]:
         n = len(self.candidates)
         tried = ", ".join(f"{way.tried} x {way.words}" for way in self.ways if way.tried)
         measured = f"{self.merit.measure} = {self.value:.6g}"

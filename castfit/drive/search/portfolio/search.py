@@ -235,6 +235,7 @@ class _PortfolioSearch:
             time=self.run.seconds,
             merit=merit,
             warnings=(*self.losses, *warnings),
+            note=self.field.note,
         )
 
     def _way(self, name: str) -> Way:
