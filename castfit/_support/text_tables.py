@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from castfit._support.views import views
+
 Item = TypeVar("Item")
 Column = tuple[str, Callable[[Item], str]]
 """The head of a column, which begins with > to align it to the right, and what it shows of a row."""
@@ -32,6 +34,18 @@ class Sheet:
         """The sheet as plain text, without its title."""
         sides = "".join(">" if head.startswith(">") else "<" for head in self.heads)
         return aligned([[head.removeprefix(">") for head in self.heads], *self.rows], sides)
+
+
+class Tabled:
+    """What consists of sheets and sentences, its `parts`: a notebook shows tables and paragraphs."""
+
+    @property
+    def parts(self) -> Sequence[Sheet | str]:
+        """The sheets and sentences, in their order."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return views().reports.card(self)
 
 
 def rounded(value: float, error: float) -> str:

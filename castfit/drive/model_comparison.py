@@ -28,7 +28,7 @@ from scipy import special
 from castfit._support.arguments import is_one_of, items, text
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, check
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import Sheet, Tabled
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
@@ -50,7 +50,7 @@ _CLEAR = 0.05
 
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
-class ModelTable:
+class ModelTable(Tabled):
     """Fits of the same data side by side; ``print`` shows a table.
 
     Attributes
@@ -129,6 +129,11 @@ class ModelTable:
             found.append(f"{', '.join(infinite)}: as many quantities as data.")
         found += [f"{small} in {large}: {test.sentence}" for (small, large), test in self.tests.items()]
         return tuple(found)
+
+    @property
+    def parts(self) -> tuple[Sheet | str, ...]:
+        """The table, and the sentences below it."""
+        return self.sheet, *self.sentences
 
     def __str__(self) -> str:
         return "\n".join([*self.sheet.lines, "", *self.sentences])

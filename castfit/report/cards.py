@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from castfit._support.text_tables import rounded
+from castfit._support.text_tables import Sheet, Tabled, rounded
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.multistart.result import MultistartResult
@@ -13,7 +13,7 @@ from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Problem
 from castfit.report import problem_sections, result_sections, run_sections
 from castfit.report.markup import Content, Markup, joined, tag
-from castfit.report.tables import table
+from castfit.report.tables import sheet, table
 from castfit.result.result import Result
 
 _STYLE = Markup(
@@ -26,18 +26,19 @@ _STYLE = Markup(
 )
 
 
-def card(thing: Result | SearchResult | Problem | Posed | Model) -> str:
+def card(thing: Result | SearchResult | Tabled | Problem | Posed | Model) -> str:
     """Return HTML for a notebook.
 
     Parameters
     ----------
     thing : Result, MultistartResult, ComparisonResult, any other result of a driver, Problem or Model
+        Or anything else that consists of tables and sentences.
     """
     content = _content(thing)
     return tag("div", tag("style", _STYLE), content, class_="castfit")
 
 
-def _content(thing: Result | SearchResult | Problem | Posed | Model) -> Markup:
+def _content(thing: Result | SearchResult | Tabled | Problem | Posed | Model) -> Markup:
     if isinstance(thing, Result):
         return _result(thing)
     if isinstance(thing, MultistartResult):
@@ -46,6 +47,8 @@ def _content(thing: Result | SearchResult | Problem | Posed | Model) -> Markup:
         return _comparison(thing)
     if isinstance(thing, SearchResult):
         return _found(thing)
+    if isinstance(thing, Tabled):
+        return joined(sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in thing.parts)
     return _model(thing) if isinstance(thing, Model) else _problem(thing)
 
 

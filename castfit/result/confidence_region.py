@@ -30,6 +30,7 @@ from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit._support.text_tables import Sheet, rounded
 from castfit.result.covariance import quantile
+from castfit.result.identifiability import CORRELATED, POOR
 from castfit.result.parameter_combinations import mixture, rounded_direction, three_digits, written
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 KINDS = ("marginal", "independent", "dependent")
 _FLAT = 10.0  # times better known if the others were, of a valley worth a word
-_CORRELATED = 0.99  # correlations at least this large get a sentence
 _SIGN = 5.0  # standard errors by which a quantity that may have either sign must differ from zero to have one
 _LISTED = 0.9  # correlations at least this large are listed
 _ENDS = (4, 5)  # how many of many axes are printed, best and worst
@@ -263,17 +263,17 @@ class ConfidenceRegion:
     def sentences(self) -> tuple[str, ...]:
         """What to know about the region beyond its table."""
         found: list[str] = []
-        for i, j, value in self._pairs(_CORRELATED):
+        for i, j, value in self._pairs(CORRELATED):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
             found.append(f"{self.names[i]} and {self.names[j]} are correlated {three_digits(value)}: {between}.")
         for name, (other, value) in self.freed.items():
-            if abs(value) >= _CORRELATED:
+            if abs(value) >= CORRELATED:
                 strength = three_digits(value)
                 found.append(
                     f"{name} is held by its bound; without that it would be correlated {strength} with {other}."
                 )
-        told = {(i, j) for i, j, _ in self._pairs(_CORRELATED)}
-        for i, j, value in self._pairs(_CORRELATED, self.unbounded) if self.freed else ():
+        told = {(i, j) for i, j, _ in self._pairs(CORRELATED)}
+        for i, j, value in self._pairs(CORRELATED, self.unbounded) if self.freed else ():
             if (i, j) not in told and not {self.names[i], self.names[j]} & {*self.freed}:
                 pair = f"{self.names[i]} and {self.names[j]}"
                 found.append(f"Without the bounds {pair} would be correlated {three_digits(value)}.")
@@ -283,9 +283,12 @@ class ConfidenceRegion:
             j = int(np.argmax(gains))
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
             i = int(np.argmax(np.abs(row)))
+            error = abs(self.values[j]) * self.standard_errors[j] if self.log[j] else self.standard_errors[j]
+            flat = error > POOR * abs(self.values[j]) or abs(row[i]) >= CORRELATED  # as the verdicts have it
+            valley = "The fit lies in a flat valley: " if flat else ""
             found.append(
-                f"The fit lies in a flat valley: {self.names[j]} would be known {gains[j]:.2g} times better if the "
-                f"others were known; it is traded for {self.names[i]} first (correlation {three_digits(row[i])})."
+                f"{valley}{self.names[j]} would be known {gains[j]:.2g} times better if the others were known; "
+                f"it is traded for {self.names[i]} first (correlation {three_digits(row[i])})."
             )
         return tuple(found)
 

@@ -110,3 +110,19 @@ def test_a_notebook_shows_a_fit_that_failed():
         cf.Problem(model, experiment, parameters={"k": 0.5}), cf.SingleShooting(), cf.GaussNewton(max_iter=1)
     )
     assert "No solution" in shown(failed)["text/html"]
+
+
+def test_what_is_printed_as_a_table_is_a_table_in_a_notebook(result):
+    study, drawn = cf.identifiability(result, rng=0), cf.bootstrap(result, samples=4, rng=0)
+    checked, compared = cf.doctor(result, starts=0), cf.compare_models({"one": result, "two": result})
+    for thing, heads in (
+        (study, ("moves data by", "verdict")),
+        (drawn, ("bias", "linear")),
+        (checked, ("check", "what to do")),
+        (compared, ("AICc", "weight")),
+    ):
+        html = shown(thing)["text/html"]
+        assert html.count("<table") == html.count("</table>") == 1
+        assert all(head in html for head in heads)
+        sentences = [part for part in thing.parts if isinstance(part, str)]
+        assert html.count("<p>") == len(sentences) > 0

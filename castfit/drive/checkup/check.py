@@ -13,6 +13,7 @@ from castfit._support.arguments import is_count, option_mistakes, real, rng_mist
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, check
+from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import fit
@@ -37,14 +38,18 @@ class CheckLine:
     sentence: str
     advice: str = ""
 
+    @property
+    def mark(self) -> str:
+        """What stands in the margin."""
+        return {True: "fine", False: "LOOK", None: "-"}[self.fine]
+
     def __str__(self) -> str:
-        mark = {True: "fine", False: "LOOK", None: "-"}[self.fine]
-        return f"{mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
+        return f"{self.mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
 
 
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
-class Checkup:
+class Checkup(Tabled):
     """What `doctor` found; ``print`` shows a line per check.
 
     Attributes
@@ -87,10 +92,22 @@ class Checkup:
         """Return the line of a check."""
         return next(line for line in self.lines if line.name == name)
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> tuple[Sheet, str]:
+        """The checks as a table, and what to do about them."""
+        table = Sheet.of(
+            self.lines,
+            ("", lambda line: line.mark),
+            ("check", lambda line: line.name),
+            ("found", lambda line: line.sentence),
+            ("what to do", lambda line: line.advice),
+        )
         wrong = sum(line.fine is False for line in self.lines)
         end = "Nothing to do." if not wrong else f"{wrong} of {len(self.lines)} need{'s' if wrong == 1 else ''} a look."
-        return "\n".join([*map(str, self.lines), "", end])
+        return table, end
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.lines), "", self.parts[1]])
 
 
 @one_blas_thread

@@ -326,10 +326,8 @@ def practical(patient: Patient) -> Finding:
         return unknown("not known without a fit.")
     bad = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
     weak = any(v.kind in bad for v in found.identifiability.verdicts)
-    valley = [s for s in found.confidence_region().sentences if "flat valley" in s]
-    if weak or valley:
-        said = found.identifiability.sentence if weak else valley[0]
-        return look(said, "See cf.identifiability(result): it says what to measure next.")
+    if weak:
+        return look(found.identifiability.sentence, "See cf.identifiability(result): it says what to measure next.")
     return fine(found.identifiability.sentence)
 
 

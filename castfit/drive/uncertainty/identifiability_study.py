@@ -20,7 +20,7 @@ from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.reprs import brief, listed
 from castfit._support.status import check, suggest
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed
@@ -29,7 +29,7 @@ from castfit.result.collinearity import POOR, collinearity, largest_subset, most
 from castfit.result.confidence_region import ConfidenceRegion
 from castfit.result.covariance import statistics
 from castfit.result.experimental_design import Suggestion, suggestions
-from castfit.result.identifiability import NOT_IDENTIFIABLE, POORLY_DETERMINED, UNKNOWN, WELL_DETERMINED
+from castfit.result.identifiability import AT_BOUND, NOT_IDENTIFIABLE, POORLY_DETERMINED, UNKNOWN, WELL_DETERMINED
 from castfit.result.result import Result
 from castfit.result.structural_identifiability import Structure, structure
 from castfit.transcribe.single_shooting import SingleShooting
@@ -43,7 +43,7 @@ _ACCURACY = 10.0  # times its tolerance: what CVODES errs by
 
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
-class IdentifiabilityStudy:
+class IdentifiabilityStudy(Tabled):
     """What is identifiable, structurally and practically; ``print`` shows it.
 
     Attributes
@@ -122,19 +122,29 @@ class IdentifiabilityStudy:
             ("verdict", lambda n: self.remarks[n]),
         )
 
+    def _open(self, name: str) -> bool:
+        """Whether the verdict leaves something to be done; before a fit nothing is known of standard errors."""
+        return self.region is None or self.kinds[name] not in (WELL_DETERMINED, AT_BOUND)
+
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to know beyond the table."""
+        """What to know beyond the table: what explains the verdicts, and never contradicts one."""
         found = [self.structure.sentence]
-        if len(self.subset) < len(self.names):
-            others = [n for n in self.names if n not in self.subset]
+        others = [n for n in self.names if n not in self.subset and self._open(n)]
+        if others:
             left = f"{len(self.subset)} of {len(self.names)}"
             more = "" if any(self.kinds[n] == STRUCTURAL for n in others) else ", or measure more"
             found.append(f"Estimable together: {listed(self.subset)} ({left}); fix {listed(others)}{more}.")
         for names, index in self.collinear:
-            if index > POOR:
-                said = "cannot be told apart" if np.isinf(index) else f"hide each other (collinearity {index:.3g})"
-                found.append(f"{' and '.join(names)} {said}.")
+            if np.isinf(index):
+                found.append(f"{' and '.join(names)} cannot be told apart.")
+            elif index > POOR and any(map(self._open, names)):
+                found.append(f"{' and '.join(names)} hide each other (collinearity {index:.3g}).")
+            elif index > POOR:
+                found.append(
+                    f"Of what one of {listed(names)} does to the data the others can undo all but {100 / index:.2g} % "
+                    f"(collinearity {index:.3g}); the standard errors count that."
+                )
         if self.region is not None:
             found += self.region.sentences
         found += [s.sentence for s in self.suggestions]
@@ -144,6 +154,11 @@ class IdentifiabilityStudy:
                 f"No output of this model would determine {worst.combination}: fix a quantity, or give a prior."
             )
         return tuple(found)
+
+    @property
+    def parts(self) -> tuple[Sheet | str, ...]:
+        """The table, and the sentences below it."""
+        return self.table, *self.sentences
 
     def __str__(self) -> str:
         return "\n".join([*self.table.lines, "", *self.sentences])

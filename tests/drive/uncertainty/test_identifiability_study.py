@@ -241,3 +241,22 @@ def test_misuse_is_refused(tmp_path: Any) -> None:
         cf.identifiability(cf.Result.load(tmp_path / "fit.json"))
     with refused("'k3' is not estimated"):
         product_study().collinearity(["a", "k3"][1:])
+
+
+def test_what_explains_a_verdict_does_not_contradict_it() -> None:
+    """Goodwin's oscillator from its optimum: collinear, and yet every quantity is known to a fifth of its size."""
+    problem = problems.load("goodwin").problem
+    optimum = {"k1": 1.08, "k2": 0.2, "k3": 0.93, "k4": 0.15, "k5": 1.07, "k6": 0.301, "gain": 4.96}
+    study = cf.identifiability(cf.fit(problem, "single", "box", start=optimum), rng=0)
+    assert {*study.kinds.values()} == {"well determined"}
+    assert len(study.subset) < len(study.names)
+    said = str(study)
+    assert "the others can undo all but" in said
+    for contradiction in ("fix ", "flat valley", "hide each other"):
+        assert contradiction not in said
+
+
+def test_what_is_not_known_is_advised_to_be_fixed() -> None:
+    study = cf.identifiability(cf.fit(decaying(lambda x, a, b: -a * b * x, "a b", {"a": 0.5, "b": 1.0})), rng=0)
+    assert "fix b" in str(study)
+    assert "cannot be told apart" in str(study)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -420,8 +419,12 @@ class Profiles(SavedResult, Mapping[str, Profile]):
     @renamed(level="confidence_level")
     def summary(self, confidence_level: float | None = None) -> str:
         """Return the text that `print` shows."""
-        lines = [*self._sheet(confidence_level).lines, ""] if self.profiles else []
-        lines += [p.sentence for p in self.profiles.values() if any(s.kind not in (BOUNDED,) for s in p.sides())]
+        table = [*self._sheet(confidence_level).lines, ""] if self.profiles else []
+        return "\n".join([*table, *self._remarks()])
+
+    def _remarks(self) -> list[str]:
+        """Return what to know beyond the table."""
+        lines = [p.sentence for p in self.profiles.values() if any(s.kind not in (BOUNDED,) for s in p.sides())]
         for p in self.profiles.values():
             found = p.regions()
             if len(found) > 1:
@@ -435,20 +438,17 @@ class Profiles(SavedResult, Mapping[str, Profile]):
             f"{self.message} {self.transcription}, {self.solver}: {self.solves} fits, {self.time:.2f} s; limits by "
             f"{'chi-square (sigma is known)' if self.by == 'chi2' else 'F (sigma is estimated)'}."
         )
-        return "\n".join(lines)
+        return lines
 
     def __repr__(self) -> str:
         """Say in one line what this is."""
         bounded = sum(all(k == BOUNDED for k in kinds) for kinds in self.verdicts.values())
         return f"Profiles({len(self)} quantities: {bounded} bounded on both sides; {self.message})"
 
-    def _repr_html_(self) -> str:
-        """Show the table in a notebook."""
-        sheet = self._sheet() if self.profiles else Sheet((), ())
-        heads = "".join(f"<th>{escape(h.removeprefix('>'))}</th>" for h in sheet.heads)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in sheet.rows)
-        rest = "<br>".join(escape(line) for line in self.summary().splitlines()[len(sheet.rows) + 3 :])
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><p>{rest}</p>"
+    @property
+    def parts(self) -> tuple[Sheet | str, ...]:
+        """The table, and the sentences below it."""
+        return *([self._sheet()] if self.profiles else []), *self._remarks()
 
 
 def _interval(low: float, high: float) -> str:

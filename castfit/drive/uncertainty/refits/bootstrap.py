@@ -21,7 +21,7 @@ from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.renamed import renamed
 from castfit._support.status import InputError, check
-from castfit._support.text_tables import aligned, rounded
+from castfit._support.text_tables import Sheet, Tabled, rounded
 from castfit.drive.run.run_result import SavedResult, columns
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
@@ -48,7 +48,7 @@ _FEW = 2  # draws that have a scatter
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BootstrapResult(DrawsResult, RefitsResult, SavedResult):
+class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     """Estimates from data sets that were drawn about a fit.
 
     Attributes
@@ -223,28 +223,34 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        took = "" if np.isnan(self.time) else f", {self.time:.1f} s"
-        lines = [f"bootstrap, {self.kind}: {KINDS[self.kind]}{took}", self.message, ""]
-        lines += [*self._table(), "", *self._without(), *self._remarks()]
-        return "\n".join(lines)
+        lost = [*self._failure_sheet().lines, *self._without(), ""] if self._failed else []
+        return "\n".join([*self._head(), "", *self._sheet().lines, "", *lost, *self._remarks()])
 
-    def _table(self) -> list[str]:
+    @property
+    def parts(self) -> tuple[Sheet | str, ...]:
+        """What was done, the table, which fits failed, and what is to be known of the intervals."""
+        lost = (self._failure_sheet(), *self._without()) if self._failed else ()
+        return *self._head(), self._sheet(), *lost, *self._remarks()
+
+    def _head(self) -> tuple[str, str]:
+        took = "" if np.isnan(self.time) else f", {self.time:.1f} s"
+        return f"bootstrap, {self.kind}: {KINDS[self.kind]}{took}", self.message
+
+    def _sheet(self) -> Sheet:
         level = f"{100 * self.result.confidence_level:g} %"
         methods = [m for m in METHODS if m == "percentile" or self.result.problem is not None]
         found = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
         heads = [f"{level} {'BCa' if m == 'bca' else m}" for m in methods] + [f"{level} linear"]
-        rows = [("", "value", "bias", "std. error", "linear", *heads)]
+        rows: list[tuple[str, ...]] = []
         for name, value in self.result.values.items():
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
             cells = [_interval(pairs[name], error) for pairs in found]
             rows.append((name, rounded(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
-        return aligned(rows, "<>>>>" + "<" * len(heads))
+        return Sheet(("", ">value", ">bias", ">std. error", ">linear", *heads), tuple(rows))
 
     def _without(self) -> list[str]:
-        """Say which fits failed and what that may do to the intervals."""
+        """Say what the fits that failed may do to the intervals."""
         failed = len(self._failed)
-        if not failed:
-            return []
         level = self.result.confidence_level
         wider: list[str] = []
         for name, column in zip(self.names, self.thetas.T, strict=True):
@@ -253,11 +259,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult):
             wider.append(f"{name} {_growth(high - low, most - least)}")
         shown = ", ".join(wider[:6]) + (", ..." if len(wider) > 6 else "")
         return [
-            *self._failure_lines(),
             f"{failed} of {failed + len(self.solved)} fits failed; errors and intervals are those of the others.",
             "Had all of them ended beyond either limit, percentile intervals would be wider, in search scale: "
             f"{shown}.",
-            "",
         ]
 
     def _remarks(self) -> list[str]:

@@ -182,7 +182,7 @@ class CoverageResult(RefitsResult):
         failed = len(self._failed)
         if failed:
             least = self.share * self.fitted / (self.fitted + failed) if self.fitted else 0.0
-            lines += ["", *self._failure_lines()]
+            lines += ["", *self._failure_sheet().lines]
             lines.append(
                 f"{failed} fits failed and have no interval; were these counted as missing the truth, "
                 f"{100 * least:.1f} % would be inside."

@@ -157,7 +157,7 @@ class LeaveOutResult(RefitsResult):
         lines += self._table()
         if self._failed:
             said = f"{len(self._failed)} of {len(self.rows)} fits failed; the jackknife's errors are not known."
-            lines += ["", *self._failure_lines(), said]
+            lines += ["", *self._failure_sheet().lines, said]
         return "\n".join([*lines, "", *self._remarks()]).rstrip()
 
     def _table(self) -> list[str]:

@@ -116,7 +116,7 @@ class RefitsResult(RunResult):
         """Return columns of a table that show fields of rows."""
         return {name: attrgetter(name) for name in names}
 
-    def _failure_lines(self) -> list[str]:
+    def _failure_sheet(self) -> Sheet:
         """Return the table of causes, with the message of one such fit each."""
         example = {row.status: row.message for row in reversed(self._failed)}
         return Sheet.of(
@@ -124,7 +124,7 @@ class RefitsResult(RunResult):
             (">failed", lambda each: f"{each[1]}"),
             ("cause", lambda each: each[0]),
             ("for instance", lambda each: example[each[0]]),
-        ).lines
+        )
 
 
 @dataclass(frozen=True)
