@@ -16,7 +16,7 @@ from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt, rebuilt_fields
 from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import InputError, suggest
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import Sheet, Tabled
 from castfit._support.views import views
 from castfit.drive.run.run_result import SavedResult
 from castfit.drive.uncertainty.profile.branches import (
@@ -281,7 +281,7 @@ class Other:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Profiles(SavedResult, Mapping[str, Profile]):
+class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
     """Profiles of several quantities: a mapping from name to `Profile`.
 
     Attributes
