@@ -27,6 +27,8 @@ from castfit.model.expressions import number_or_expression
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from castfit.experiment.inputs import Input
+
 Value = float | ca.SX
 
 _SIDES = ("before", "after")
@@ -112,7 +114,7 @@ class Event(Picklable):
             at = _value("time", time, mistakes)
         elif not isinstance(_value("when", when, mistakes), ca.SX):
             mistakes.append(f"when is {text(when)}; give an expression of states that passes zero")
-        mistakes += _side_mistakes(measured)
+        mistakes += side_mistakes(measured)
         if not is_one_of(direction, *DIRECTIONS):
             mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
         if not is_count(count, 1, _MOST):
@@ -221,7 +223,7 @@ class Doses(Picklable):
         late, part = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
         if isinstance(late, float) and late < 0:
             mistakes.append(f"lag is {late:g}; it must not be negative")
-        mistakes += _side_mistakes(measured)
+        mistakes += side_mistakes(measured)
         check("Doses", mistakes)
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
         vars(self).update(count=count, duration=long, lag=late, bioavailability=part, measured=measured)
@@ -300,6 +302,16 @@ def _doses(doses: Doses, end: float) -> list[Occurrence]:
     return found
 
 
+def input_jumps(inputs: Iterable[Input], start: float, end: float) -> list[Occurrence]:
+    """List the jumps of inputs, at which states stay as they are."""
+    return [
+        Occurrence("the jump of an input", float(t), u.measured, changes={})
+        for u in inputs
+        for t in u.jumps
+        if start < t <= end
+    ]
+
+
 def up_to(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
     """Return the events of which something may happen up to a time."""
     return tuple(
@@ -340,7 +352,8 @@ def _happens(event: Any) -> bool:
     return isinstance(event, (Event, Doses, ParameterSwitch))
 
 
-def _side_mistakes(measured: Any) -> list[str]:
+def side_mistakes(measured: Any) -> list[str]:
+    """Check which side of a change a value measured at its very time is on."""
     return [] if is_one_of(measured, *_SIDES) else [f"measured is {text(measured)}; choose 'before' or 'after'"]
 
 

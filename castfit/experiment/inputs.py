@@ -6,7 +6,7 @@ breakpoints and integrators never step across a kink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +18,7 @@ from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput
+from castfit.experiment.events import side_mistakes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -33,14 +34,14 @@ _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "c
 class Input:
     """An input signal u(t); create it with one of the named constructors.
 
-    A value measured at the very time of a jump belongs to the time before it.
-
     Attributes
     ----------
     kind : str
         ``constant``, ``piecewise_constant``, ``linear``, ``pchip`` or ``cubic_spline``.
     times, values : (n,) arrays
         The given points, in the experiment's time and the input's unit.
+    measured : {"before", "after"}
+        Whether a value measured at the very time of a jump was measured before or after it.
 
     Raises
     ------
@@ -60,6 +61,7 @@ class Input:
     kind: str
     times: Array
     values: Array
+    measured: str = field(default="before", kw_only=True)
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
@@ -70,7 +72,8 @@ class Input:
             mistakes.append(f"times is {text(self.times)}; give finite numbers")
         if y is None or not np.isfinite(y).all():
             mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
-        check("Input" if mistakes else f"Input.{self.kind}", mistakes)
+        mistakes += side_mistakes(self.measured)
+        check("Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes)
         assert t is not None
         assert y is not None
         t, y = np.atleast_1d(t), np.atleast_1d(y)
@@ -94,9 +97,13 @@ class Input:
         return cls("constant", np.array([-np.inf]), np.array([number]))
 
     @classmethod
-    def piecewise_constant(cls, times: ArrayLike, values: ArrayLike) -> Input:
-        """Hold ``values[i]`` from ``times[i]`` up to ``times[i + 1]``; the last value holds on for ever."""
-        return cls("piecewise_constant", cast("Array", times), cast("Array", values))
+    def piecewise_constant(cls, times: ArrayLike, values: ArrayLike, *, measured: str = "before") -> Input:
+        """Hold ``values[i]`` from ``times[i]`` up to ``times[i + 1]``; the last value holds on for ever.
+
+        A value measured at a jump saw the input before it, or ``measured="after"`` it, as where a logger writes both
+        in one row and the input holds from then on.
+        """
+        return cls("piecewise_constant", cast("Array", times), cast("Array", values), measured=measured)
 
     @classmethod
     def linear(cls, times: ArrayLike, values: ArrayLike) -> Input:
@@ -189,6 +196,11 @@ class Input:
     def breakpoints(self) -> Array:
         """Times at which the signal or one of its derivatives may jump."""
         return self.times[np.isfinite(self.times)]
+
+    @property
+    def jumps(self) -> Array:
+        """Times at which the signal jumps."""
+        return self.times[1:][np.diff(self.values) != 0.0] if self.kind == "piecewise_constant" else np.empty(0)
 
     @cached_property
     def _polynomial(self) -> PPoly:

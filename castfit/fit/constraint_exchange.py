@@ -73,7 +73,7 @@ def lapse(
             happens = np.empty(0) if table is None else table.times
             inside = happens[(happens > condition.start) & (happens < condition.end)]
             times = _fine(np.concatenate([condition.times, condition.breakpoints, inside]), condition.start)
-            x, z, p = states_at(posed, condition, theta, known, times, integrator)
+            x, z, p, _ = states_at(posed, condition, theta, known, times, integrator)
             u = np.array([signal(times) for signal in condition.inputs]).reshape(-1, times.size)
             values = function.map(times.size)(times[None], x.T, z.T, p.T, u)
             found = [values] if len(chosen) == 1 else list(values)

@@ -97,6 +97,15 @@ def input_cubics(inputs: Sequence[Input], times: Array) -> Array:
     return np.stack([signal.cubics(times) for signal in inputs], axis=1)
 
 
+def as_measured(inputs: Sequence[Input], times: Array, u: Array) -> Array:
+    """Put into u (..., n_u), the inputs just before times (...), those of inputs that are measured after they jump."""
+    late = [j for j, signal in enumerate(inputs) if signal.measured == "after"]
+    out = u.copy() if late else u
+    for j in late:
+        out[..., j] = inputs[j](snap(times.ravel(), inputs[j].times)).reshape(times.shape)
+    return out
+
+
 def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -> list[Stretch]:
     """Integrate from every node through the wanted times up to the next node.
 

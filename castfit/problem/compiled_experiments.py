@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._support.casadi_functions import Built
 from castfit._support.reprs import brief
-from castfit.experiment.events import DIRECTIONS, Doses, Event, Occurrence, occurrences
+from castfit.experiment.events import DIRECTIONS, Doses, Event, Occurrence, input_jumps, occurrences
 from castfit.experiment.experiment import Consistent, Experiment, Free, Points
 from castfit.experiment.inputs import Input
 from castfit.experiment.steady import Rest
@@ -138,7 +138,7 @@ def _condition(
     happens = _Happens(model, graphs)
     for switch in model.switches:
         happens.switch(switch)
-    for occurrence in occurrences(experiment.events, experiment.end):
+    for occurrence in [*occurrences(experiment.events, experiment.end), *jumps_seen(model, experiment)]:
         happens.add(occurrence)
     plans = [_GraphPlan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
     rests = [experiment]  # what begins at rest, each before the last
@@ -189,6 +189,12 @@ def _condition(
         experiment.settled,
         np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(said)]),
     )
+
+
+def jumps_seen(model: Model, experiment: Experiment) -> list[Occurrence]:
+    """List jumps of inputs after which anything is measured, where algebraic states jump with them."""
+    late = [u for u in experiment.inputs.values() if isinstance(u, Input) and u.measured == "after"]
+    return input_jumps(late, experiment.start, experiment.end) if model.algebraic_states else []
 
 
 def _moment(said: Statement) -> float:

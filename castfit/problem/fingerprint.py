@@ -109,7 +109,7 @@ def _noise(posed: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> 
 
 
 def _condition(condition: Condition) -> str:
-    inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values)]
+    inputs = [x for u in condition.inputs for x in (u.kind, u.times, u.values, *["after"] * (u.measured == "after"))]
     link = condition.link
     return digest(
         condition.start,

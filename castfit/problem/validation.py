@@ -14,8 +14,17 @@ from castfit._support.bounds import bound_mistakes
 from castfit._support.status import suggest, unknown_names
 from castfit.densities.priors import Belief, contradictions, prior_mistakes
 from castfit.densities.priors.distributions import start_mistakes
-from castfit.experiment.events import Doses, Event, Occurrence, ParameterSwitch, occurrences, symbols_of
+from castfit.experiment.events import (
+    Doses,
+    Event,
+    Occurrence,
+    ParameterSwitch,
+    input_jumps,
+    occurrences,
+    symbols_of,
+)
 from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
+from castfit.experiment.inputs import Input
 from castfit.model.dae_index import unmatched_parts
 from castfit.model.expressions import pattern
 from castfit.model.model import Model
@@ -406,7 +415,11 @@ def _event_mistakes(said: Statement, experiment: Experiment, parameters: Sequenc
             mistakes.append(
                 f"{what} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
             )
-    return mistakes + _side_mistakes(occurrences(experiment.events, end))
+    happens = occurrences(experiment.events, end)
+    signals = [u for u in experiment.inputs.values() if isinstance(u, Input)]
+    if model.algebraic_states and any(u.measured == "after" for u in signals):
+        happens += input_jumps(signals, start, end)
+    return mistakes + _side_mistakes(happens)
 
 
 def _name_mistakes(what: str, event: Event | Doses, model: Model, parameters: Sequence[str]) -> list[str]:
@@ -460,7 +473,7 @@ def _side_mistakes(happens: Sequence[Occurrence]) -> list[str]:
         if o.until is None and o.when is None and isinstance(o.time, float):
             sides.setdefault(o.time, set()).add(o.measured)
     return [
-        f"at t = {t:g} one event is measured 'before' and another 'after'; give all events of one time the same"
+        f"at t = {t:g} one event or jump is measured 'before' and another 'after'; give all of one time the same"
         for t, of in sides.items()
         if len(of) > 1
     ]

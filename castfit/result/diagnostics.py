@@ -171,6 +171,7 @@ class Diagnostics:
     heavy : outputs whose noise model expects values far away, so that these count little
     influential : values that the estimates hang on, the most influential first
     chi2 : of the size of all residuals: chi2 per degree of freedom, where standard deviations are known
+    at_jumps : of which input the jumps are in the residuals, in words
     """
 
     outputs: Mapping[str, Checks]
@@ -180,11 +181,14 @@ class Diagnostics:
     heavy: frozenset[str] = frozenset()
     influential: tuple[Influential, ...] = ()
     chi2: Check = _UNSIZED
+    at_jumps: str = ""
 
     @property
     def suspicious(self) -> bool:
         """Whether anything was found: outliers, residuals that are no noise, values that the estimates hang on."""
-        return bool(self.outliers) or bool(self._hangs) or any(checks.found for checks in self.outputs.values())
+        return bool(self.outliers or self._hangs or self.at_jumps) or any(
+            checks.found for checks in self.outputs.values()
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -200,7 +204,7 @@ class Diagnostics:
             kinds["runs"] = [n for n in kinds["runs"] if n not in kinds["autocorrelation"]]
         found = [f"{_TESTS[name].short} ({', '.join(who)})" for name, who in kinds.items() if who]
         said = f"The residuals {'; '.join(found)}." if found else ""
-        return tuple(s for s in (first, said, self._hangs) if s)
+        return tuple(s for s in (first, self.at_jumps, said, self._hangs) if s)
 
     @property
     def _hangs(self) -> str:

@@ -41,6 +41,7 @@ from castfit.result.estimate import Estimate
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
+from castfit.result.jump_residuals import residuals_at_jumps
 from castfit.result.residuals import Seen, residual_table, scores
 from castfit.simulate.simulate import Nodes, Prediction, Times, predict
 
@@ -826,8 +827,9 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     table = result.residual_table()
     models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
     found = _influence(result)
-    return diagnose(
-        {**table, "normalised": scores(posed, table)},
+    table["normalised"] = scores(posed, table)
+    said = diagnose(
+        table,
         dof=result.dof,
         known=result.absolute_sigma,
         exact=[name for name, left in result.goodness.unexplained.items() if left < EXACT],
@@ -838,6 +840,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
         goodness=result.goodness,
         chi2=result.chi2,
     )
+    return replace(said, at_jumps=residuals_at_jumps(said.outliers, table, posed))
 
 
 def _influence(result: Result) -> Influence | None:

@@ -24,7 +24,7 @@ from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import IntegrationCase, Stretch, march, mean_magnitude, units_of
+from castfit.integrate.trajectories import IntegrationCase, Stretch, as_measured, march, mean_magnitude, units_of
 from castfit.integrate.triggers import triggered
 from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
@@ -191,7 +191,9 @@ def simulate(
         def once(model: Model) -> dict[str, Any]:
             options = integrator or IntegratorOptions()
             case = _model_case(model, asked, options)
-            return _eventful(case, happens) if happens or model.with_switches() is not model else _outputs(case)
+            late = bool(model.algebraic_states) and any(u.measured == "after" for u in case.inputs)
+            eventful = happens or late or model.with_switches() is not model
+            return _eventful(case, happens) if eventful else _outputs(case)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
     mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
@@ -225,8 +227,8 @@ def _eventful(case: SimulationCase, events: Sequence[Happening]) -> dict[str, An
         raise InputError("simulate", error.problems) from error
     (condition,) = posed.conditions
     (known,) = first_nodes(posed, posed.guess)
-    x, z, p = states_at(posed, condition, posed.guess, known, times, case.options)
-    return _observed(model, condition.inputs, times, x, z, p[:, : len(model.parameters)])
+    x, z, p, u = states_at(posed, condition, posed.guess, known, times, case.options)
+    return _observed(model, times, x, z, p[:, : len(model.parameters)], u)
 
 
 def _is_dae(problem: Any) -> bool:
@@ -334,8 +336,7 @@ def _cases(
 
 
 def _path(case: SimulationCase) -> SimulatedPath:
-    x, z, p = _states(case)
-    u = np.array([signal(case.times) for signal in case.inputs]).reshape(-1, case.times.size).T
+    x, z, p, u = _states(case)
     return SimulatedPath(case.name, case.times, x, z, u, p)
 
 
@@ -509,30 +510,29 @@ class SimulationCase:
 
 
 def _outputs(case: SimulationCase) -> dict[str, Any]:
-    return _observed(case.model, case.inputs, case.times, *_states(case))
+    return _observed(case.model, case.times, *_states(case))
 
 
-def _observed(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> dict[str, Any]:
-    """Return all outputs at times (n,), from states (n, n_x), (n, n_z) and parameters (n, n_p)."""
-    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size)
-    y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p.T, u)
+def _observed(model: Model, times: Array, x: Array, z: Array, p: Array, u: Array) -> dict[str, Any]:
+    """Return all outputs at times (n,), from states (n, n_x), (n, n_z), parameters (n, n_p) and inputs (n, n_u)."""
+    y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p.T, u.T)
     return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
 
 
 def states_at(
     problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions
-) -> tuple[Array, Array, Array]:
-    """Return the states (n, n_x), (n, n_z) and parameters (n, n_p) of an experiment at times, from node to node.
+) -> tuple[Array, Array, Array, Array]:
+    """Return states (n, n_x), (n, n_z), parameters (n, n_p) and inputs (n, n_u) of an experiment, from node to node.
 
     Raises SimulationError: if the integration stops.
     """
     return _states(SimulationCase.of(problem, condition, theta, nodes, times, options))
 
 
-def _states(case: SimulationCase) -> tuple[Array, Array, Array]:
-    """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each, and p (n, n_p).
+def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
+    """Return the states (n, n_x) and (n, n_z) at times, integrated from the last node before each, p and u (n, n_u).
 
-    A time at a node belongs to the piece that ends there; so does that of an event, unless it says otherwise.
+    A time at a node belongs to the piece that ends there; so does that of an event or jump, unless it says otherwise.
     """
     stretches = _settled(case)
     t = np.concatenate([s.times for s in stretches])
@@ -542,7 +542,8 @@ def _states(case: SimulationCase) -> tuple[Array, Array, Array]:
         after = np.isin(wanted, snap(case.timetable.wanted_after, np.unique(t)))
         at[after] = np.searchsorted(t, wanted[after], side="right") - 1
     p = np.concatenate([np.repeat(s.p[None], s.times.size, axis=0) for s in stretches])
-    return np.concatenate([s.x for s in stretches])[at], np.concatenate([s.z for s in stretches])[at], p[at]
+    x, z, u = (np.concatenate([getattr(s, name) for s in stretches])[at] for name in "xzu")
+    return x, z, p[at], as_measured(case.inputs, case.times, u)
 
 
 def _settled(case: SimulationCase) -> list[Stretch]:

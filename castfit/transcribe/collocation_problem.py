@@ -25,6 +25,7 @@ import numpy as np
 
 from castfit._support.casadi_functions import Built
 from castfit.integrate.lanes import merge, snap
+from castfit.integrate.trajectories import as_measured
 from castfit.problem.lie_derivatives import graph_of
 from castfit.solve.staged import (
     ChainValues,
@@ -390,11 +391,12 @@ def _elements(
         signals(cubics, chosen.points * h[:, None]),
     )
     point_times, point_inputs = staging.times[..., None], signals(cubics, tau * h[:, None])
+    point_inputs = as_measured(condition.inputs, staging.times, point_inputs)
     lengths = h
     if relative:
         controls = np.concatenate([edges[:-1, None], cubics.reshape(h.size, -1)], axis=1)[:, None]
         times, inputs = np.broadcast_to(chosen.points[:, None], times.shape), controls
-        point_times, point_inputs, lengths = tau[..., None], controls, np.ones(h.size)
+        point_times, point_inputs, lengths = tau[..., None], _held(controls, point_inputs, condition), np.ones(h.size)
     basis = np.zeros((*tau.shape, chosen.degree + 1, n_x + n_z))
     basis[..., :n_x] = chosen.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = chosen.algebraic_basis(tau)[..., None]
@@ -415,6 +417,17 @@ def _elements(
         division=division,
         relative=relative,
     )
+
+
+def _held(controls: Array, seen: Array, condition: Condition) -> Array:
+    """Return the inputs in relative time (K, 1 | M, 1 + 4 n_u) at measured points, which see (K, M, n_u)."""
+    late = [j for j, signal in enumerate(condition.inputs) if signal.measured == "after"]
+    if not late:
+        return controls
+    out = np.repeat(controls, seen.shape[1], axis=1)
+    for j in late:
+        out[..., 1 + 4 * j], out[..., 2 + 4 * j : 5 + 4 * j] = seen[..., j], 0.0
+    return out
 
 
 def _start(elements: Elements, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:

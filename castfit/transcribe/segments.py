@@ -20,7 +20,7 @@ import numpy as np
 from castfit.integrate import shift_cubics
 from castfit.integrate.integrator import integrator_of, relative_grid
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import input_cubics
+from castfit.integrate.trajectories import as_measured, input_cubics
 from castfit.solve.staged import Failure
 from castfit.transcribe.observation import Measured, measured_by
 from castfit.transcribe.stage_division import Staging, arrange
@@ -113,6 +113,7 @@ def cut(problem: Posed, i: int, division: Division, *, nodes: bool, starts: bool
         powers = np.diff(times)[at, None] ** np.arange(4)
         inputs[stage, points] = np.einsum("muc,mc->mu", cubics[at], powers)
         pieces.append(Segment(stage, grid, cubics, points, at))
+    inputs = as_measured(condition.inputs, staging.times, inputs)
     return Segments(staging, measured_by(problem, i, staging), division, tuple(pieces), inputs)
 
 

@@ -24,7 +24,7 @@ from castfit._support.time_limit import Stopped
 from castfit.experiment.inputs import Input
 from castfit.integrate import IntegratorOptions, rounding
 from castfit.integrate.lanes import merge
-from castfit.integrate.trajectories import IntegrationCase, march, units_of
+from castfit.integrate.trajectories import IntegrationCase, as_measured, march, units_of
 from castfit.solve.staged import locked
 
 if TYPE_CHECKING:
@@ -234,7 +234,9 @@ def _shown_states(
     smooth: bool,
 ) -> dict[str, tuple[Array, Array]]:
     points = condition.points
-    u = np.array([s(points.times) for s in condition.inputs]).reshape(len(condition.inputs), points.times.size)
+    just_before = np.maximum(np.nextafter(points.times, -np.inf), condition.start)
+    u = np.array([s(just_before) for s in condition.inputs]).reshape(len(condition.inputs), points.times.size)
+    u = as_measured(condition.inputs, points.times, u.T).T
     x, z = np.zeros(len(problem.model.states)), np.zeros(len(problem.model.algebraic_states))
     collected: dict[str, list[tuple[Array, Array, Array]]] = {}
     for j, i, at in inversions:

@@ -1,0 +1,82 @@
+"""Residuals at jumps of an input: a value and the row of a log that was written with it may see two sides of a jump.
+
+A value that the input enters directly has then a residual in proportion to the height of a jump at its time.  Told by
+the partial correlation of residuals and heights, given the input that was seen and the residual before: neither a
+model that errs in what the input does, nor residuals that drift, show one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtr
+
+from castfit.integrate.lanes import snap
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+    from castfit.experiment.inputs import Input
+    from castfit.problem.compiled_problem import Posed
+    from castfit.result.diagnostics import Outlier
+
+_FEWEST = 8  # residuals
+_CLEAR = 0.5  # correlation
+_CHANCE = 1e-3
+
+
+def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], posed: Posed) -> str:
+    """Say of which input residuals follow the jumps, and what to do; nothing where they do not.
+
+    table : columns ``experiment``, ``output``, ``time`` and ``normalised``, (n,) each, in the order of time
+    """
+    for i, name in enumerate(posed.model.inputs):
+        signals = {c.name: c.inputs[i] for c in posed.conditions}
+        if not any(signal.jumps.size for signal in signals.values()):
+            continue
+        for output in posed.outputs:
+            parts = [
+                _columns(signal, table["time"][rows], table["normalised"][rows])
+                for experiment, signal in signals.items()
+                for rows in [(table["experiment"] == experiment) & (table["output"] == output)]
+            ]
+            if not _follow(np.concatenate(parts)):
+                continue
+            late = any(signal.measured == "after" for signal in signals.values())
+            held, other = ("after", "before") if late else ("before", "after")
+            n = sum(o.output == output and o.time in signals[o.experiment].jumps for o in outliers)
+            count = f"{n} of the {len(outliers)} outliers are there, and " if n else ""
+            return (
+                f"Residuals of {output} follow the jumps of the input '{name}': {count}values at a jump count as "
+                f"measured {held} it; if they were measured {other} it, say "
+                f"Input.piecewise_constant(..., measured='{other}')."
+            )
+    return ""
+
+
+def _columns(signal: Input, times: Array, residuals: Array) -> Array:
+    """Return residuals, heights of jumps at their times, the input that was seen, and the residuals before, (n, 4)."""
+    at = snap(times, signal.jumps)
+    before, after = signal(np.nextafter(at, -np.inf)), signal(at)
+    seen = after if signal.measured == "after" else before
+    return np.stack([residuals, after - before, seen, np.append(0.0, residuals)[: times.size]], axis=1)
+
+
+def _follow(columns: Array) -> bool:
+    """Tell whether residuals follow heights, given the rest."""
+    known = columns[np.isfinite(columns).all(axis=1)]
+    if known.shape[0] < _FEWEST or not known[:, 1].any():
+        return False
+    others = np.column_stack([np.ones(known.shape[0]), known[:, 2:]])
+    left = known[:, :2] - others @ np.linalg.lstsq(others, known[:, :2])[0]
+    if (np.abs(left).max(axis=0) <= 1e-9 * np.abs(known[:, :2]).max(axis=0)).any():
+        return False
+    r, h = left.T
+    correlation = float(np.clip(r @ h / np.sqrt(r @ r * (h @ h)), -1.0, 1.0))
+    dof = known.shape[0] - 4.0
+    t = abs(correlation) * np.sqrt(dof / max(1.0 - correlation**2, 1e-300))
+    p_value: Any = 2.0 * stdtr(dof, -t)
+    return abs(correlation) > _CLEAR and bool(p_value < _CHANCE)
