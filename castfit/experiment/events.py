@@ -114,7 +114,7 @@ class Event(Picklable):
             at = _value("time", time, mistakes)
         elif not isinstance(_value("when", when, mistakes), ca.SX):
             mistakes.append(f"when is {text(when)}; give an expression of states that passes zero")
-        mistakes += side_mistakes(measured)
+        mistakes += _side_mistakes(measured)
         if not is_one_of(direction, *DIRECTIONS):
             mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
         if not is_count(count, 1, _MOST):
@@ -223,7 +223,7 @@ class Doses(Picklable):
         late, part = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
         if isinstance(late, float) and late < 0:
             mistakes.append(f"lag is {late:g}; it must not be negative")
-        mistakes += side_mistakes(measured)
+        mistakes += _side_mistakes(measured)
         check("Doses", mistakes)
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
         vars(self).update(count=count, duration=long, lag=late, bioavailability=part, measured=measured)
@@ -352,8 +352,7 @@ def _happens(event: Any) -> bool:
     return isinstance(event, (Event, Doses, ParameterSwitch))
 
 
-def side_mistakes(measured: Any) -> list[str]:
-    """Check which side of a change a value measured at its very time is on."""
+def _side_mistakes(measured: Any) -> list[str]:
     return [] if is_one_of(measured, *_SIDES) else [f"measured is {text(measured)}; choose 'before' or 'after'"]
 
 

@@ -18,7 +18,6 @@ from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput
-from castfit.experiment.events import side_mistakes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -72,7 +71,8 @@ class Input:
             mistakes.append(f"times is {text(self.times)}; give finite numbers")
         if y is None or not np.isfinite(y).all():
             mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
-        mistakes += side_mistakes(self.measured)
+        if not is_one_of(self.measured, "before", "after"):
+            mistakes.append(f"measured is {text(self.measured)}; choose 'before' or 'after'")
         check("Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes)
         assert t is not None
         assert y is not None

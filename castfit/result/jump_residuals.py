@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import stdtrit
 
 from castfit.integrate.lanes import snap
 
@@ -78,5 +78,5 @@ def _follow(columns: Array) -> bool:
     correlation = float(np.clip(r @ h / np.sqrt(r @ r * (h @ h)), -1.0, 1.0))
     dof = known.shape[0] - 4.0
     t = abs(correlation) * np.sqrt(dof / max(1.0 - correlation**2, 1e-300))
-    p_value: Any = 2.0 * stdtr(dof, -t)
-    return abs(correlation) > _CLEAR and bool(p_value < _CHANCE)
+    limit: Any = -stdtrit(dof, 0.5 * _CHANCE)  # Student's t
+    return bool(abs(correlation) > _CLEAR and t > limit)
