@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from castfit._support.status import check
+from castfit._support.whole_files import write_whole
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
@@ -64,7 +65,7 @@ def write_json(record: Any, file: str | None) -> None:
     if file == "-":
         say(text, sys.stdout)
     else:
-        Path(file).write_text(text + "\n")
+        write_whole(file, [f"{text}\n".encode()])
 
 
 def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:

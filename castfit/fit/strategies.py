@@ -27,7 +27,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of
 from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped
+from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
 from castfit.fit.start.local_search import HORIZONS, descend, grow, harden
 from castfit.fit.start.matching import matching
@@ -298,7 +298,8 @@ def _located(run: FitRun, asked: Transcription, theta: Array) -> tuple[Array, st
     whole = SingleShooting(asked.integrator).transcribe(run.problem, theta)
     solution = run.solve(SolveStaging(SingleShooting(asked.integrator), whole, solver=GaussNewton())).solution
     run.tries += 1
-    before, after = whole.evaluate(whole.start), whole.evaluate(solution.v)
+    with unwatched():  # two evaluations; cut off they would lose the work that was done
+        before, after = whole.evaluate(whole.start), whole.evaluate(solution.v)
     if not (after.ok and after.cost < before.cost):
         return theta, ""
     return whole.layout.theta(solution.v).copy(), "Single shooting put events and data in order first."

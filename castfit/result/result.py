@@ -21,6 +21,7 @@ from castfit._support.reprs import listed, one_line
 from castfit._support.status import InputError, Status, check, suggest
 from castfit._support.text_tables import aligned, rounded
 from castfit._support.views import views
+from castfit._support.whole_files import write_whole
 from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
 from castfit.problem.problem import Posable, kind_mistakes, with_nodes, with_smoothness
@@ -648,10 +649,11 @@ class Result:
         """Write everything but the problem as JSON.
 
         Of more than 500 quantities in many experiments the matrices are left out: covariance, correlation,
-        information, jacobian.  Fit again from the saved estimates, ``start=result``, to have them.
+        information, jacobian.  Fit again from the saved estimates, ``start=result``, to have them.  What a full disk
+        cannot take leaves the file as it was.
         """
         entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_plain().items())
-        Path(path).write_text("{\n" + ",\n".join(entries) + "\n}\n")
+        write_whole(path, [("{\n" + ",\n".join(entries) + "\n}\n").encode()])
 
     def to_plain(self) -> dict[str, Any]:
         """Return what JSON gets: everything but the problem."""
@@ -672,10 +674,13 @@ class Result:
             If the file is no saved result, or of a later version of castfit.
         """
         try:
-            loaded = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+            file = Path(path)
         except TypeError:
             raise InputError("Result.load", [f"path is {text(path)}; give the path of a file"]) from None
-        except (ValueError, KeyError) as error:  # no text, no JSON, or no array where one is announced
+        try:
+            loaded = json.loads(file.read_text(encoding="utf-8"), object_hook=restored)
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
+            # No text, no JSON, or no array where one is announced.
             raise InputError("Result.load", [f"'{path}' is no JSON file: {error}"]) from None
         return cls.from_plain(loaded, f"'{path}'")
 
@@ -696,7 +701,7 @@ class Result:
             result = _read(content)
             result.summary()
             return result
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
             raise InputError("Result.load", [f"{where} is damaged ({error}); save the result again"]) from None
 
     def summary(self, *, every: bool = False) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.casadi_functions import Built
 from castfit._support.silence import captured
-from castfit._support.time_limit import Stopped
+from castfit._support.time_limit import Stopped, unwatched
 from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics, sundials
 from castfit.integrate.lanes import rounding
 from castfit.integrate.trajectories import mean_magnitude
@@ -162,7 +162,9 @@ class ShootingProblem(TranscribedProblem):
         self._pose(problem, layout, tuple(chain.measured.signal for chain in self._here), theta)
         self._taken_over = 0  # stages that another integrator took over at the last linearization
         self._place(theta, trajectory)
-        self.groups: tuple[Group, ...] = _groups(self._arrange(self._naturals(self.start)))
+        with unwatched():  # what states trigger at the start is found once; without it there is nothing to solve
+            here = self._naturals(self.start)
+        self.groups: tuple[Group, ...] = _groups(self._arrange(here))
         """The pieces that share an integrator, as they are at the start."""
         with suppress(Stopped):  # no time to integrate: the solver will notice
             self._start_eliminated()

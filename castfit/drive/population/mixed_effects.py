@@ -206,7 +206,8 @@ class _PopulationSearch:
                 cohort = cohort_of(question, self.integrator)
             laplace = LaplaceApproximation(question, cohort)
             if book is not None and book.records:
-                begun = rebuilt(Here, book.records[-1]["here"])
+                with book.intact():
+                    begun = rebuilt(Here, book.records[-1]["here"])
 
             def tell(here: Here, at: Marginal) -> bool:
                 self.best = here, at

@@ -2,7 +2,8 @@
 
 The first line says which problem and which method the records belong to; every further line is a record of the driver.
 A line is on the disk before the next one begins; what a killed run left of a line is cut off when it is continued.  A
-disk that is full ends no run: the record is missing, the run says so, and the next record is tried again.
+disk that is full ends no run: the record is missing, the run says so, and the next record is tried again.  A checksum
+at the end of each line tells what was damaged later; lines of earlier versions have none.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
 from castfit._support.arguments import text
 from castfit._support.json_codec import plain, restored
 from castfit._support.status import InputError, check
+from castfit._support.whole_files import write_whole
 from castfit.fit.build_result import versions
 from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Posable
@@ -30,7 +32,10 @@ Header = Mapping[str, Any]
 Record = dict[str, Any]
 
 FORMAT = 1
+DAMAGE = (TypeError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
+"""What is raised where a record does not hold what it should."""
 _KIND = "castfit_checkpoint"
+_SUM = "crc32"
 _RENAMED = {"level": "confidence_level", "levels": "confidence_levels", "start_max_time": "fit_max_time"}
 """What castfit 0.2 called entries of headers."""
 _FOREIGN = "is no checkpoint of castfit; choose another file"
@@ -102,9 +107,23 @@ class Checkpoint:
                 f"castfit: the checkpoint '{self.path}' cannot be written ({error.strerror}); the run goes on.\n"
             )
 
+    def intact(self) -> AbstractContextManager[None]:
+        """Refuse the file where something goes wrong within the block, which makes dataclasses of its records."""
+        return intact("checkpoint", self.path)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+@contextmanager
+def intact(where: str, path: str | os.PathLike[str]) -> Generator[None, None, None]:
+    """Take what goes wrong while records are read for damage of their file."""
+    try:
+        yield
+    except DAMAGE as error:
+        what = error.problems[0] if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise InputError(where, [f"'{path}' is damaged ({what}); use another file, or delete it"]) from None
 
 
 def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, **entries: Any) -> dict[str, Any]:
@@ -139,10 +158,12 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
         raise InputError("checkpoint", [f"'{path}' {_FOREIGN}"])
     lines: list[Record] = []
     for number, line in enumerate(content[:whole].splitlines(), 1):
-        try:
-            entry: Any = json.loads(line, object_hook=restored if lines else None)
-        except ValueError:
-            entry = None
+        entry: Any = None
+        with suppress(*DAMAGE):
+            entry = json.loads(line, object_hook=restored if lines else None)
+            check_sum = entry.pop(_SUM, None)
+            if check_sum is not None and check_sum != _sum(line[: line.rindex(f', "{_SUM}"'.encode())] + b"}"):
+                entry = None
         if not isinstance(entry, dict) or (number == 1 and _KIND not in entry):
             damage = f"is damaged in line {number}; delete that line" if lines else _FOREIGN
             raise InputError("checkpoint", [f"'{path}' {damage}"])
@@ -158,38 +179,12 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
 
 def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
     """Write a whole checkpoint at once; a file appears complete or not at all, a device or a pipe is written to."""
-    target = Path(path)
-    lines = (_line(line) for line in ({_KIND: FORMAT, **header}, *records))
-    if target.exists() and not target.is_file():
-        _write_to_device(target, lines)
-        return
-    target = target.resolve()  # a link stays one
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".castfit_") as folder:
-        new = Path(folder) / target.name
-        with new.open("wb") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(target)
-
-
-def _write_to_device(target: Path, lines: Iterable[bytes]) -> None:
-    """Write to what is no regular file; a pipe that nobody reads is refused, as it would be waited for for ever."""
-    try:
-        descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise InputError(
-            "save", [f"'{target}' cannot be written ({error.strerror}); give the path of a file"]
-        ) from error
-    with open(descriptor, "wb") as file:
-        if hasattr(os, "set_blocking"):
-            os.set_blocking(descriptor, True)
-        file.writelines(lines)
+    write_whole(path, (_line(line) for line in ({_KIND: FORMAT, **header}, *records)))
 
 
 def differences(found: Header, wanted: Header) -> list[str]:
     """Say in what two headers differ, versions apart."""
-    wanted = json.loads(_line(wanted))
+    wanted = json.loads(_text(wanted))
     said: list[str] = []
     for key in dict.fromkeys((*wanted, *found)):
         if key == "versions" or (key in found and key in wanted and found[key] == wanted[key]):
@@ -224,8 +219,17 @@ def described(part: Any) -> str:
     return getattr(part, "__qualname__", type(part).__qualname__)  # a repr may hold an address
 
 
+def _text(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain(record), allow_nan=False).encode()
+
+
+def _sum(text: bytes) -> str:
+    return f"{crc32(text):08x}"
+
+
 def _line(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain(record), allow_nan=False).encode() + b"\n"
+    text = _text(record)
+    return text[:-1] + f', "{_SUM}": "{_sum(text)}"}}\n'.encode()
 
 
 def _shown(value: Any) -> str:

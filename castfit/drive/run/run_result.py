@@ -15,7 +15,7 @@ from castfit._support.reprs import one_line
 from castfit._support.status import SOLVED, InputError, Status
 from castfit._support.text_tables import Column, Sheet
 from castfit._support.views import views
-from castfit.drive.run.checkpoint import read, write
+from castfit.drive.run.checkpoint import intact, read, write
 from castfit.drive.run.optima import CHI2, Merit, Optimum
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
@@ -206,10 +206,8 @@ class SavedResult(RunResult):
         """
         header, records, _ = read(path)
         own = header is not None and header.get("driver") == cls._driver
-        try:
+        with intact(f"{cls.__name__}.load", path):
             found = cls._restored(header, records) if header is not None and own else None
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            raise InputError(f"{cls.__name__}.load", [f"'{path}' is damaged ({error})"]) from None
         if found is None:
             raise InputError(f"{cls.__name__}.load", [f"'{path}' holds no {cls._contents}; choose another file"])
         return found

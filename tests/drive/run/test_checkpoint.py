@@ -103,6 +103,69 @@ def test_damage_in_the_middle_is_refused(path):
         resumed(path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"__array__": [1.0]}',
+        b'{"row": {"__array__": [[1.0], []], "__shape__": [1]}}',
+        b'{"row": {"__array__": [1.0, 2.0], "__shape__": ["x"]}}',
+        b'{"row": {"__float__": {}}}',
+        b'{"row": ' + 100_000 * b"[" + b"]" * 100_000 + b"}",
+    ],
+    ids=["no shape", "ragged", "shape", "float", "deep"],
+)
+def test_records_that_hold_no_numbers_where_they_are_announced_are_refused(path, line):
+    path.write_bytes(filled(path) + line + b"\n")
+    with pytest.raises(InputError, match="damaged in line 7; delete that line"):
+        resumed(path)
+
+
+def test_a_digit_that_changed_on_the_disk_is_noticed(path):
+    content = filled(path)
+    assert content.count(b"0.2,") == 1
+    path.write_bytes(content.replace(b"0.2,", b"0.3,"))
+    with pytest.raises(InputError, match="damaged in line 4"):
+        resumed(path)
+
+
+DRIVERS = {
+    "multistart": lambda **o: cf.multistart(pole(), "single", starts=2, rng=0, **o),
+    "scatter_search": lambda **o: cf.scatter_search(
+        pole(), "single", dim_refset=4, n_diverse=12, max_eval=80, rng=0, **o
+    ),
+    "estimate": lambda **o: cf.estimate(pole(), rng=0, finds=1, ways=["box"], **o),
+    "bootstrap": lambda **o: cf.bootstrap(cf.fit(pole(), "single"), samples=2, rng=0, **o),
+    "leave_out": lambda **o: cf.leave_out(cf.fit(pole(), "single"), "value", **o),
+    "profile": lambda **o: cf.profile(cf.fit(pole(), "single"), **o),
+}
+
+
+@pytest.mark.parametrize(
+    "driver", [pytest.param(d, marks=[] if d == "multistart" else pytest.mark.slow) for d in DRIVERS]
+)
+def test_records_that_lack_what_they_should_hold_are_refused_in_a_sentence(path, driver):
+    """Without their checksums, as from an earlier version: else no such record would be read at all."""
+    run = DRIVERS[driver]
+    kind = type(run(checkpoint=path))
+    again = [lambda: run(checkpoint=path, resume=True), *([lambda: kind.load(path)] if hasattr(kind, "load") else [])]
+    header, *records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for entry in (header, *records):
+        entry.pop("crc32", None)
+    said = []
+    for number in {0, len(records) // 2, len(records) - 1}:
+        record = records[number]
+        for damaged in ({k: {} for k in record}, {k: "junk" for k in record}, {k: 3 for k in record}):
+            changed = [header, *records[:number], damaged, *records[number + 1 :]]
+            path.write_text("".join(json.dumps(r) + "\n" for r in changed))
+            for read_again in again:
+                try:
+                    read_again()
+                except InputError as error:
+                    said.append(str(error))
+    assert said
+    assert all(str(path) in sentence for sentence in said)
+
+
 def test_a_later_format_is_refused(path):
     path.write_text(json.dumps({"castfit_checkpoint": 99}) + "\n")
     with pytest.raises(InputError, match="format 99"):

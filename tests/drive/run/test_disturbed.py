@@ -167,6 +167,47 @@ def scatter_search(path, **options):
 DRIVERS = [multistart, scatter_search]
 
 
+@POSIX
+def test_a_full_disk_leaves_the_result_that_was_saved(tmp_path):
+    """The disk is a limit on the size of files, which a disk that is full differs from in its number alone."""
+    import resource
+
+    path, found = tmp_path / "result.json", cf.fit(bounded(), "single")
+    found.save(path)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+        with pytest.raises(OSError, match="File too large"):
+            found.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    found.save(path)
+    assert cf.Result.load(path).values == found.values
+
+
+@POSIX
+def test_a_result_is_saved_to_links_devices_and_folders_that_take_no_new_files(tmp_path, monkeypatch):
+    found = cf.fit(bounded(), "single")
+    found.save("/dev/null")
+    link, path = tmp_path / "link.json", tmp_path / "result.json"
+    path.write_text("old")
+    link.symlink_to(path)
+    found.save(link)
+    assert link.is_symlink()
+    path.write_text("old")
+    monkeypatch.setattr("tempfile.mkdtemp", forbidden)
+    found.save(path)
+    assert cf.Result.load(path).values == found.values
+
+
+def forbidden(*arguments, **options):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_full_disk_costs_no_result(driver, after, tmp_path, full_disk, capfd):

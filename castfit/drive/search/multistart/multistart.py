@@ -239,7 +239,8 @@ class StartLog:
 
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
         """Take over the records of a checkpoint, and write down starts that are new to it."""
-        kept = CheckpointState.of(file.records)
+        with file.intact():
+            kept = CheckpointState.of(file.records)
         drawn = self._draws.first
         before = () if kept.plan is None else kept.plan.drawn
         if before != drawn[: len(before)]:

@@ -52,8 +52,8 @@ def searched(
     with run.opened(header) as file:
         search = _PortfolioSearch(problem, options, field, np.random.default_rng(rng), job, run, finds)
         if file is not None:
-            for record in file.records:
-                search.known[int(record["index"])] = rebuilt(Outcome, record["end"])
+            with file.intact():
+                search.known |= {int(record["index"]): rebuilt(Outcome, record["end"]) for record in file.records}
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
             end = search.enter(i, outcome)

@@ -209,7 +209,10 @@ def scatter_search(
     most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
     with run.opened(header) as file, session_of(run) as session:
         log = SearchLog(session, job, work, seed, max_eval=most, vtr=float(vtr))
-        state: SearchState | None = None if file is None else _resumed(file.records, log)
+        state: SearchState | None = None
+        if file is not None:
+            with file.intact():
+                state = _resumed(file.records, log)
 
         def now() -> Generation:
             return Generation(_generations(state), log.simulations, len(log.searches), log.best_f, log.elapsed)

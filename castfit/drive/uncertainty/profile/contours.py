@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,7 +292,9 @@ def _halves(
 ) -> tuple[dict[float, list[Half | None]], Status | None]:
     """Run the tasks of all lines; return both halves per level, and what stopped it."""
     keys = [(level, which, f"{level:g}/{which}") for level in tops for which in (0, 1)]
-    known = {record["half"]: rebuilt(Half, record["found"]) for record in (file.records if file is not None else ())}
+    with file.intact() if file is not None else nullcontext():
+        records = file.records if file is not None else ()
+        known = {record["half"]: rebuilt(Half, record["found"]) for record in records}
     found: dict[str, Half] = {key: known[key] for *_, key in keys if key in known}
     job = run.freeze("contours", "problem, transcription and solver", parts)
     tasks: deque[tuple[int, tuple[Any, ...]]] = deque(

@@ -18,6 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -251,11 +252,12 @@ class _Session:
     def open(self, file: Any) -> None:
         """Take over what an earlier run has written."""
         self.file = file
-        for record in file.records if file is not None else ():
-            if "side" in record:
-                self.known[record["side"]] = rebuilt(Followed, record["followed"])
-            elif "fit" in record:
-                self.fits[record["fit"]] = rebuilt(Result, record["result"]).answering(self.problem)
+        with file.intact() if file is not None else nullcontext():
+            for record in file.records if file is not None else ():
+                if "side" in record:
+                    self.known[record["side"]] = rebuilt(Followed, record["followed"])
+                elif "fit" in record:
+                    self.fits[record["fit"]] = rebuilt(Result, record["result"]).answering(self.problem)
 
     def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, Followed | None], Status | None]:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""

@@ -216,7 +216,8 @@ def refit_all(
 
 def _resume(file: Checkpoint, rows: dict[int, Refit], first: Mapping[str, Any]) -> int:
     """Take over what an earlier run has finished; return how many fits that are."""
-    kept = read_rows(file.records)
+    with file.intact():
+        kept = read_rows(file.records)
     if not file.records:
         file.append(first)
     known = {i: row for i, row in kept.items() if i in rows and row.finished}

@@ -1,0 +1,49 @@
+"""Files that appear whole or not at all: a full disk, or a process that ends, leaves the one that was there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from castfit._support.status import InputError
+
+
+def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
+    """Write a file at once; a device or a pipe is written to, and a link stays one.
+
+    It is written beside its place and moved there, or, in a folder that takes no new files, in place.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        return _write_to_device(target, parts)
+    target = target.resolve()
+    content = b"".join(parts)  # whatever goes wrong with it does so before anything is touched
+    try:
+        beside = tempfile.TemporaryDirectory(dir=target.parent, prefix=".castfit_")
+    except PermissionError:
+        target.write_bytes(content)
+        return None
+    with beside as folder:
+        new = Path(folder) / target.name
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(target)
+    return None
+
+
+def _write_to_device(target: Path, parts: Iterable[bytes]) -> None:
+    """Write to what is no regular file; a pipe that nobody reads is refused, as it would be waited for for ever."""
+    try:
+        descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise InputError(
+            "save", [f"'{target}' cannot be written ({error.strerror}); give the path of a file"]
+        ) from error
+    with open(descriptor, "wb") as file:
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(descriptor, True)
+        file.writelines(parts)
