@@ -10,6 +10,7 @@ import numpy as np
 
 from castfit._support.status import InputError
 from castfit.plots._canvas import log_spaced
+from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import SimulationError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.problem import Posable
     from castfit.result.result import Result
-    from castfit.simulate.simulate import Prediction
 
 
 CURVE_POINTS = 600
@@ -57,7 +57,7 @@ def curves(result: Result) -> tuple[Prediction, list[str]]:
         return result.predict(times), []
     except SimulationError:
         stops: list[str] = []
-        curves: Prediction = {}
+        curves = Prediction()
         for name, t in times.items():
             try:
                 curves.update(result.predict({name: t}))

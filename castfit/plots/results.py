@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.result.result import Result
-    from castfit.simulate.simulate import Prediction
+    from castfit.simulate.predictions import Prediction
 
 
 _BAND_POINTS = 150  # where every draw is simulated

@@ -44,7 +44,8 @@ from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
 from castfit.result.jump_residuals import residuals_at_jumps
 from castfit.result.residuals import Seen, residual_table, scores
-from castfit.simulate.simulate import Nodes, Prediction, Times, predict
+from castfit.simulate.predictions import Prediction
+from castfit.simulate.simulate import Nodes, Times, predict
 
 if TYPE_CHECKING:
     import casadi as ca
@@ -426,7 +427,8 @@ class Result:
         Returns
         -------
         dict
-            Per experiment ``{"time": (n,), output: (n,), ...}``, with bands also ``"output lower"`` and
+            Per experiment ``{"time": (n,), output: (n,), ...}``, where ``found["y"]`` does for
+            ``found["experiment 1"]["y"]`` if there is but one; with bands also ``"output lower"`` and
             ``"output upper"``: infinite where something that is not identifiable moves the output, NaN for the noise of
             outputs of which none is known.
 
@@ -473,11 +475,11 @@ class Result:
             basis = (self.theta, self.covariance, posed, found, self.integrator)
             linear = linear_bands(*basis, self._quantile(chosen), of_values)
             if not profiled:
-                return linear
-            return views().profile_bands(self, posed, linear, chosen, noise=noise, workers=workers)
+                return Prediction(linear)
+            return Prediction(views().profile_bands(self, posed, linear, chosen, noise=noise, workers=workers))
         unbiased = self.noise / self.sigmas["sigma"] if "sigma" in self.sigmas else 1.0
         drawn = (bands, self.theta, posed, found, self.integrator)
-        return bands_from_draws(*drawn, chosen, np.random.default_rng(rng), unbiased if noise else None)
+        return Prediction(bands_from_draws(*drawn, chosen, np.random.default_rng(rng), unbiased if noise else None))
 
     @renamed(level="confidence_level")
     def estimated_inputs(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:
@@ -506,7 +508,9 @@ class Result:
         """
         problem, chosen = self._owner("estimated_inputs"), self._level("estimated_inputs", confidence_level)
         factor = self._quantile(chosen) if self.success else np.nan
-        return input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
+        return Prediction(
+            input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
+        )
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.

@@ -33,6 +33,7 @@ from castfit.problem.imported_model import Loaded
 from castfit.problem.parameters import Parameter, at_start
 from castfit.problem.problem import Problem, with_nodes
 from castfit.problem.validation import point_mistakes, tau_mistakes
+from castfit.simulate.predictions import Prediction, Simulation
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ _SETTLING = 3  # integrations more, at most, until the units of states are known
 _STILL = 1e-5  # of an output's largest value: where more nodes of delay lines move nothing by more
 _TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
 
-Prediction = dict[str, dict[str, Any]]
 Times = Union["ArrayLike", "Mapping[str, ArrayLike]", None]
 
 
@@ -151,6 +151,8 @@ def simulate(
     -------
     dict
         ``{"time": (n,), output: (n,), ...}`` for every output of the model; of a problem one such dict per experiment.
+        Where there is but one experiment, ``found["x"]`` and ``found["experiment 1"]["x"]`` are the same, of a model
+        as of a problem.
 
     Raises
     ------
@@ -443,7 +445,7 @@ def predict(
     chosen, mistakes = _output_times(problem, times)
     check("predict", mistakes)
     options = integrator or IntegratorOptions()
-    return {case.name: _outputs(case) for case in _cases(problem, theta, nodes, chosen, options)}
+    return Prediction((case.name, _outputs(case)) for case in _cases(problem, theta, nodes, chosen, options))
 
 
 def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
@@ -516,7 +518,7 @@ def _outputs(case: SimulationCase) -> dict[str, Any]:
 def _observed(model: Model, times: Array, x: Array, z: Array, p: Array, u: Array) -> dict[str, Any]:
     """Return all outputs at times (n,), from states (n, n_x), (n, n_z), parameters (n, n_p) and inputs (n, n_u)."""
     y: Any = _OBSERVE.get(model, _observe).map(times.size)(times[None], x.T, z.T, p.T, u.T)
-    return {"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))}
+    return Simulation({"time": times, **dict(zip(model.output_names, np.asarray(y, dtype=float), strict=True))})
 
 
 def states_at(

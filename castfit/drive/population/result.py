@@ -21,6 +21,7 @@ from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
+from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import simulate
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from castfit.drive.population.compiled import Question
     from castfit.drive.population.errors import Errors
     from castfit.integrate import IntegratorOptions
-    from castfit.simulate.simulate import Prediction, Times
+    from castfit.simulate.simulate import Times
 
 
 _SHOWN = 12  # individuals in a summary
@@ -398,7 +399,7 @@ class MixedEffectsResult(RunResult):
         theta = self.question.theta(phi, self.y[self.question.of_shared])
         found = simulate(self.question.problem.only(wanted), theta, times, integrator=self.integrator)
         hidden = self.question.problem.spreads
-        return {who: {n: values for n, values in of.items() if n not in hidden} for who, of in found.items()}
+        return Prediction((who, {n: v for n, v in of.items() if n not in hidden}) for who, of in found.items())
 
     def plot(self, path: str | Path | None = None, *, individuals: Sequence[str] | None = None) -> Figure:
         """Plot data with individual and population predictions, a panel for each individual (the first 12)."""

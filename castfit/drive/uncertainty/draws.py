@@ -13,7 +13,8 @@ from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
 from castfit.result.result import Result
-from castfit.simulate.simulate import Prediction, Times
+from castfit.simulate.predictions import Prediction
+from castfit.simulate.simulate import Times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,36 @@
+"""Predictions: outputs by experiment and name, found directly as well where there is but one experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from castfit._support.status import suggest
+
+
+class Prediction(dict[str, Any]):
+    """What a problem predicts, ``{experiment: {"time": (n,), output: (n,), ...}}``.
+
+    Where there is but one experiment, ``found[output]`` is ``found[experiment][output]``.
+    """
+
+    def __missing__(self, name: str) -> Any:
+        only: dict[str, Any] = next(iter(self.values())) if len(self) == 1 else {}
+        if name in only:
+            return only[name]
+        if only:
+            raise KeyError(f"{name!r} is neither an experiment nor an output: {suggest(str(name), [*self, *only])}")
+        of = next((e for e, outputs in self.items() if name in outputs), None)
+        remedy = suggest(str(name), self) if of is None else f"write [{of!r}][{name!r}]"
+        raise KeyError(f"{name!r} is no experiment; {remedy}")
+
+
+class Simulation(dict[str, Any]):
+    """What a model without data does, ``{"time": (n,), output: (n,), ...}``, as if it were one experiment of a problem.
+
+    So ``found["experiment 1"]`` is all of it.
+    """
+
+    def __missing__(self, name: str) -> Any:
+        if name == "experiment 1":
+            return self
+        raise KeyError(f"{name!r} is no output: {suggest(str(name), self)}")
