@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, cast
+
+_WAIT = 2.0  # seconds before a line appears that nobody asked for
+_PACE = 0.1  # seconds for which it stays as it is
 
 
 def duration(seconds: float) -> str:
@@ -29,24 +36,189 @@ def time_left(seconds: float, done: int, left: int) -> str:
     return f", about {duration(seconds / done * left)} left"
 
 
-@contextmanager
-def live(*, keep: bool = True) -> Generator[Callable[[str], None] | None, None, None]:
-    """Yield a function that rewrites a line on standard error; None if that is no terminal.
+class _Terminal:
+    """A line of standard error, of which a copy stays open: solvers take the descriptor away while they run."""
 
-    The last line stays if it is to be kept.  Solvers take the descriptor of standard error away while they run; a copy
-    of it stays open.
+    def __init__(self) -> None:
+        self._width = shutil.get_terminal_size().columns - 1
+        self._stream = open(  # noqa: SIM115, `close` closes it
+            os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace"
+        )
+        self._saved = (sys.stdout, sys.stderr)
+
+    def guard(self, erase: Callable[[], None]) -> None:
+        """Let whatever is printed from now on erase the line first."""
+        sys.stdout, sys.stderr = (cast("Any", _Guarded(stream, erase)) for stream in self._saved)
+
+    def put(self, line: str) -> None:
+        self._write(f"\r\x1b[K{line[: self._width]}")
+
+    def clear(self) -> None:
+        self._write("\r\x1b[K")
+
+    def close(self, *, keep: bool) -> None:
+        if keep:
+            self._write("\n")
+        if isinstance(sys.stdout, _Guarded) and isinstance(sys.stderr, _Guarded):
+            sys.stdout, sys.stderr = self._saved
+        self._stream.close()
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # the terminal may be gone
+            self._stream.write(text)
+            self._stream.flush()
+
+
+class _Guarded:
+    """A standard stream before which a line is erased."""
+
+    def __init__(self, stream: Any, erase: Callable[[], None]) -> None:
+        self._stream, self._erase = stream, erase
+
+    def write(self, text: str) -> int:
+        self._erase()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Notebook:
+    """A place below a notebook's cell, empty at the end."""
+
+    def __init__(self) -> None:
+        self._display: Any = sys.modules["IPython.display"].display
+        self._place: Any = None
+
+    def guard(self, erase: Callable[[], None]) -> None:
+        """Do nothing: what is printed has a place of its own."""
+
+    def put(self, line: str) -> None:
+        self._show({"text/plain": line})
+
+    def clear(self) -> None:
+        self._show({"text/html": ""})
+
+    def close(self, *, keep: bool) -> None:
+        """Do nothing: the place has been cleared, or not."""
+
+    def _show(self, data: Mapping[str, str]) -> None:
+        if self._place is None:
+            self._place = self._display(data, raw=True, display_id=True)
+        else:
+            self._place.update(data, raw=True)
+
+
+def _place() -> _Terminal | _Notebook | None:
+    """Return where a line can be rewritten, if anywhere: not in files, and not from processes that work for another."""
+    if multiprocessing.parent_process() is not None:
+        return None
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
+        return _Notebook() if "IPython.display" in sys.modules else None
+    with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or a widget
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            return _Terminal()
+    return None
+
+
+class _Line:
+    """The line: what the outermost of those who report says, and after it what those inside say.
+
+    It appears `after` so many seconds, with how long it has been going on, and again whenever it is `due`.
     """
-    if not sys.stderr.isatty():
+
+    def __init__(self, place: _Terminal | _Notebook, after: float) -> None:
+        self.parts: list[str] = []
+        self.thread = threading.get_ident()
+        self._place = place
+        self._began = time.perf_counter()
+        self._due = self._began + after
+        self._visible = False
+        place.guard(self.erase)
+
+    def show(self, depth: int, text: str) -> None:
+        self.parts[depth] = text
+        self.renew()
+
+    def renew(self) -> None:
+        now = time.perf_counter()
+        if now < self._due:
+            return
+        self._due, self._visible = now + _PACE, True
+        self._place.put(f"{duration(now - self._began)}: {'; '.join(filter(None, self.parts))}")
+
+    def erase(self) -> None:
+        if self._visible:
+            self._place.clear()
+            self._visible, self._due = False, 0.0
+
+    def close(self, *, keep: bool) -> None:
+        kept = keep and bool(self.parts[0])
+        if kept:
+            self._place.put(self.parts[0])
+        else:
+            self.erase()
+        self._place.close(keep=kept)
+
+
+_line: _Line | None = None
+_muted = False
+
+
+def renew() -> None:
+    """Rewrite the line if it is due; to be called now and then while work goes on."""
+    if _line is not None and _line.thread == threading.get_ident():
+        _line.renew()
+
+
+@contextmanager
+def live(*, keep: bool = True, after: float = 0.0) -> Generator[Callable[[str], None] | None, None, None]:
+    """Yield a function that rewrites a line on the user's terminal or in a notebook; None if there is none.
+
+    There is one line in a process, which appears after so many seconds: what reports inside of another one is added to
+    its line.  At the end it is gone, or its last state stays if it is to be kept.
+    """
+    global _line
+    if _muted:
         yield None
         return
-    width = shutil.get_terminal_size().columns - 1
-    with open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as stream:
+    place = _place() if _line is None else None
+    owner = _line = _Line(place, after) if place is not None else _line
+    if owner is None or owner.thread != threading.get_ident():
+        yield None
+        return
+    depth = len(owner.parts)
+    owner.parts.append("")
+    try:
+        yield lambda text: owner.show(depth, text)
+    finally:
+        if depth == 0:
+            _line = None
+            owner.close(keep=keep)
+        del owner.parts[depth:]
 
-        def show(line: str) -> None:
-            stream.write(f"\r\x1b[K{line[:width]}")
-            stream.flush()
 
-        try:
-            yield show
-        finally:
-            stream.write("\n" if keep else "\r\x1b[K")
+@contextmanager
+def _no_line() -> Generator[None, None, None]:
+    """Let nothing inside report on a line either."""
+    global _muted
+    outer, _muted = _muted, True
+    try:
+        yield
+    finally:
+        _muted = outer
+
+
+def following(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
+    """Return the `live` line of what is that verbose; one that nobody asked for (None) waits, and goes."""
+    if verbose is None:
+        return live(keep=False, after=_WAIT)
+    return live(keep=keep) if verbose == 1 else _no_line()
+
+
+def say(line: str) -> None:
+    """Print a line of progress on standard output; only called when the user asked for it."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, soft_wrap=True).print(line)

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from castfit._support.progress_line import renew
 from castfit._support.status import Status
 
 P = ParamSpec("P")
@@ -121,7 +122,10 @@ def unwatched() -> Generator[None, None, None]:
 
 
 def look() -> None:
-    """Raise `Stopped` if the watch says so; costs a tenth of a microsecond."""
+    """Raise `Stopped` if the watch says so, and keep the line of progress moving; costs a fifth of a microsecond."""
     watch = _current.watch
-    if watch is not None and (watch.interrupt.requested or time.perf_counter() > watch.deadline):
+    if watch is None:
+        return
+    if watch.interrupt.requested or time.perf_counter() > watch.deadline:
         raise Stopped(watch.cause or Status.MAX_TIME)
+    renew()

@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
             make_solver(asked.solver),
             confidence_levels=[_number(level) for level in arguments.confidence_levels.split(",")],
             **keywords(arguments, "limits", "everywhere", "workers", "max_time", "checkpoint", "resume"),
-            verbose=min(arguments.verbose, 2),
+            verbose=min(arguments.verbose, 2) or None,
         )
     screen.tell(console, found.summary())
     write_json(_record(asked.source.name, found), arguments.json)

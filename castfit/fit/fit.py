@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.progress_line import duration, live
+from castfit._support.progress_line import duration, following, say
 from castfit._support.status import check
 from castfit._support.time_limit import Interrupt, Stopped, watched
 from castfit.fit.attempt import FitRun, started_from
@@ -65,7 +65,7 @@ def fit(
     loss: str = "linear",
     f_scale: float = 1.0,
     confidence_level: float = 0.95,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> Result:
     """Estimate parameters and initial states.
 
@@ -113,9 +113,10 @@ def fit(
         Residual, in standard deviations, from which a robust loss is less than quadratic.
     confidence_level : float
         Of the intervals in the result's table.
-    verbose : {0, 1, 2}
+    verbose : {0, 1, 2}, optional
         Nothing; one line per solve, and on a terminal how it goes on, with what an iteration takes and the time that
-        `max_time` leaves; one line per iteration.
+        `max_time` leaves; one line per iteration.  By default a line on a terminal or in a notebook, from two seconds
+        on until the end.
 
     Returns
     -------
@@ -160,7 +161,7 @@ def fit(
         ("confidence_level", confidence_level, is_within(level, 0, 1, strictly=True), "it lies between 0 and 1"),
         ("max_time", max_time, limit is not None and limit > 0.0, "give a positive number of seconds"),
         ("absolute_sigma", absolute_sigma, known, "give True, False or None"),
-        ("verbose", verbose, is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),
+        ("verbose", verbose, verbose is None or is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),
     )
     mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
     mistakes += _worker_mistakes(workers, asked)
@@ -174,7 +175,7 @@ def fit(
         second_start=second_start, retry=retry, verify=verify,
     )  # fmt: skip
     question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
-    with Interrupt(), lanes_divided(workers):
+    with Interrupt(), lanes_divided(workers), following(verbose, keep=False):
         return solved(question, refinements, once.fit) if refinements else once.fit(question)
 
 
@@ -198,7 +199,7 @@ class _Fit:
     solver: Solver
     deadline: float
     callback: Callable[[Iteration], Any] | None
-    verbose: int
+    verbose: int | None
     confidence_level: float
     absolute_sigma: bool | None
     second_start: bool
@@ -210,7 +211,9 @@ class _Fit:
         began = time.perf_counter()
         problem, start, asked = question.problem, question.start, self.asked
         limit = self.deadline - began
-        with watched(limit), live(keep=False) if self.verbose == 1 else nullcontext() as line:
+        with watched(limit), following(self.verbose, keep=False) as line:
+            if line is not None:
+                line("before the first iteration")
             posed = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
             origin = _origin(posed, asked, start, limit)
             with suppress(Stopped):  # the solver will notice
@@ -218,16 +221,16 @@ class _Fit:
                     asked = at_trajectory(posed, asked, origin.theta, start)
                 elif origin.nodes is not None:
                     asked = started_from(posed, asked, origin.theta, origin.nodes)
-            say: Callable[[str], None] = _say if self.verbose else lambda _: None
+            tell: Callable[[str], None] = say if self.verbose else lambda _: None
             if origin.note:
-                say(origin.note)
+                tell(origin.note)
             deadline = began + limit if origin.ended is None else began
             run = FitRun(
                 posed,
                 self.solver,
                 deadline,
                 _reporter(self.callback, self.verbose, line, deadline),
-                say,
+                tell,
                 verify=self.verify,
                 second_start=self.second_start and not question.near,
                 retry=self.retry and not question.near,
@@ -246,7 +249,7 @@ class _Fit:
         result = estimate(problem, found, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
             said = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
-            _say(f"{said}: chi2 = {result.chi2:.8g}")
+            say(f"{said}: chi2 = {result.chi2:.8g}")
         return result
 
 
@@ -303,28 +306,27 @@ def nodes_of(problem: Posed, result: Result) -> list[Nodes]:
 
 
 def _reporter(
-    callback: Callable[[Iteration], Any] | None, verbose: int, line: Callable[[str], None] | None, deadline: float
+    callback: Callable[[Iteration], Any] | None,
+    verbose: int | None,
+    line: Callable[[str], None] | None,
+    deadline: float,
 ) -> Callable[[Iteration], Any] | None:
     """Return what is called after each iteration; how many are left nobody knows, but what one takes, and the limit."""
-    if verbose < 2 and line is None:
+    if verbose != 2 and line is None:
         return callback
     began = time.perf_counter()
 
     def report(now: Iteration) -> Any:
         clock = time.perf_counter()
-        if line is not None:
+        if verbose is None and line is not None:
+            line(f"iteration {now.iteration}: cost {now.cost:.6g}")
+        elif line is not None:
             pace = f", {duration((clock - began) / now.iteration)} an iteration" if now.iteration else ""
             most = f", at most {duration(max(deadline - clock, 0.0))} left" if np.isfinite(deadline) else ""
             line(f"iteration {now.iteration}: cost {now.cost:.6g}; {clock - began:.0f} s{pace}{most}")
-            return callback(now) if callback is not None else None
-        _say(f"{now.iteration:5d}  cost {now.cost:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s")
+        else:
+            told = f"cost {now.cost:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s"
+            say(f"{now.iteration:5d}  {told}")
         return callback(now) if callback is not None else None
 
     return report
-
-
-def _say(line: str) -> None:
-    """Print a line of progress; only called when the user asked for it."""
-    from rich.console import Console
-
-    Console(highlight=False, markup=False, soft_wrap=True).print(line)

@@ -1,14 +1,18 @@
-"""How long something will go on, in words; nothing where nobody asked."""
+"""How long something will go on, in words; a line that comes when it takes long, and goes."""
 
 from __future__ import annotations
 
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import castfit as cf
-from castfit._support.progress_line import duration, time_left
+from castfit._support.progress_line import duration, live, time_left
+from castfit._support.time_limit import look, watched
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,7 @@ def test_the_time_left_is_that_of_the_pace_so_far():
 
 
 class Terminal:
-    """A standard error that says that it is a terminal."""
+    """A standard stream that says that it is a terminal."""
 
     def __init__(self, to):
         self._to = to
@@ -40,8 +44,162 @@ class Terminal:
     def isatty(self):
         return True
 
+    def write(self, text):
+        self._to.write(text)
+        self._to.flush()
+        return len(text)
+
     def __getattr__(self, name):
         return getattr(self._to, name)
+
+
+@pytest.fixture
+def terminal(monkeypatch, tmp_path):
+    """Return what makes both standard streams one terminal, if they are not, and tells what was written to it."""
+    path = tmp_path / "terminal.txt"
+    monkeypatch.setenv("TERM", "xterm")
+    with path.open("a") as file:
+
+        def written():
+            if not isinstance(sys.stderr, Terminal):  # pytest gives every phase of a test its own streams
+                monkeypatch.setattr(sys, "stdout", Terminal(file))
+                monkeypatch.setattr(sys, "stderr", Terminal(file))
+            return path.read_bytes().decode()
+
+        yield written
+
+
+def screen(written):
+    """Return the lines that a terminal shows in the end."""
+    lines, column = [""], 0
+    for part in re.split(r"(\r|\n|\x1b\[K)", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            lines.append("")
+            column = 0
+        elif part == "\x1b[K":
+            lines[-1] = lines[-1][:column]
+        else:
+            lines[-1] = lines[-1][:column].ljust(column) + part + lines[-1][column + len(part) :]
+            column += len(part)
+    return lines
+
+
+def decay():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
+    experiment = cf.Experiment({"x": [0.6, 0.35, 0.2]}, time=[1, 2, 3], sigma=0.02)
+    return cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.4, bounds=(0.1, 2.0))})
+
+
+def herd():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    rates = 0.3 * np.exp(0.4 * np.random.default_rng(1).standard_normal(6))
+    times = np.array([1.0, 2.0, 4.0])
+    rng = np.random.default_rng(2)
+    data = [10 * np.exp(-r * times) + 0.2 * rng.standard_normal(3) for r in rates]
+    animals = [cf.Experiment({"x": values}, times, sigma=0.2) for values in data]
+    problem = cf.Problem(model, animals, parameters={"k": cf.Parameter(0.5, local=True)})
+    return problem, cf.Population({"k": cf.Individual(omega=0.5)})
+
+
+RUNS = {
+    "fit": (lambda **o: cf.fit(decay(), "single", **o), "iteration 1: cost "),
+    "multistart": (lambda **o: cf.multistart(decay(), "single", starts=4, rng=1, **o), "2 of 4 starts"),
+    "estimate": (lambda **o: cf.estimate(decay(), **o), "candidates: cost "),
+    "incremental": (lambda **o: cf.incremental(decay(), horizons=[1, 2, 3], **o), "until 1: converged"),
+    "mixed_effects": (lambda **o: cf.mixed_effects(*herd(), **o), "iteration 1: "),
+    "bootstrap": (lambda **o: cf.bootstrap(cf.fit(decay(), "single", verbose=0), samples=4, rng=1, **o), "2 of 4 "),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_what_takes_longer_shows_a_line_that_goes(kind, terminal, clock, monkeypatch):
+    assert terminal() == ""
+    run, words = RUNS[kind]
+    run(callback=lambda now: clock.sleep(1.9 if clock.now == 0.0 else 0.0))
+    assert terminal() == ""
+    clock.now = 0.0
+    run(callback=lambda now: (clock.sleep(1.2), sys.stdout.write(f"told {clock.now:.1f}\n"))[0])
+    assert words in terminal()
+    assert all(re.fullmatch(r"told \d+\.\d", line) for line in screen(terminal())[:-1])  # no line is glued to another
+    assert screen(terminal())[-1] == ""
+    assert sys.stderr.write("") == 0
+    assert isinstance(sys.stderr, Terminal)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_nothing_is_shown_to_who_wants_nothing_or_reads_a_file(kind, terminal, clock, monkeypatch, capfd):
+    assert terminal() == ""
+    run, _ = RUNS[kind]
+    run(callback=lambda now: clock.sleep(3.0), verbose=0)
+    assert terminal() == ""
+    monkeypatch.setattr(Terminal, "isatty", lambda self: False)
+    run(callback=lambda now: clock.sleep(3.0))
+    assert terminal() == ""
+
+
+def test_a_line_moves_while_nothing_ends(terminal, clock):
+    assert terminal() == ""
+    with live(keep=False, after=2.0) as show, watched():
+        show("nothing has ended yet")
+        with live(keep=False, after=2.0) as inner:
+            inner("iteration 3")
+            for _ in range(5):
+                clock.sleep(0.9)
+                look()
+        look()
+        clock.sleep(1.0)
+        look()
+    shown = [line.rstrip() for line in re.split(r"\r\x1b\[K", terminal()) if line]
+    assert shown == [
+        "2.7 s: nothing has ended yet; iteration 3",
+        "3.6 s: nothing has ended yet; iteration 3",
+        "4.5 s: nothing has ended yet; iteration 3",
+        "5.5 s: nothing has ended yet",
+    ]
+
+
+def test_threads_share_a_line_of_which_they_know_nothing(terminal, clock):
+    assert terminal() == ""
+    with ThreadPoolExecutor(1) as pool:
+        cf.multistart(decay(), "single", starts=4, rng=1, workers=pool, callback=lambda now: clock.sleep(1.2))
+    assert "2 of 4 starts" in terminal()
+    assert "iteration" not in terminal()
+    assert screen(terminal()) == [""]
+
+
+def test_a_line_is_gone_after_an_error(terminal, clock):
+    assert terminal() == ""
+
+    def fails(now):
+        clock.sleep(1.5)
+        if clock.now > 4:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cf.multistart(decay(), "single", starts=4, rng=1, callback=fails)
+    assert "2 of 4 starts" in terminal()
+    assert screen(terminal()) == [""]
+
+
+def test_a_notebook_has_a_place_for_the_line(terminal, clock, monkeypatch):
+    assert terminal() == ""
+    ipython = pytest.importorskip("IPython")
+    display = pytest.importorskip("IPython.display")
+    shown = []
+    place = SimpleNamespace(update=lambda data, **_: shown.append(data))
+    monkeypatch.setattr(ipython, "get_ipython", lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setattr(display, "display", lambda data, **_: (shown.append(data), place)[1])
+    cf.fit(decay(), "single", callback=lambda now: clock.sleep(0.1), verbose=0)
+    cf.fit(decay(), "single", callback=lambda now: clock.sleep(0.1))
+    assert shown == []
+    cf.fit(decay(), "single", callback=lambda now: clock.sleep(1.2))
+    assert "iteration 1: cost" in shown[0]["text/plain"]
+    assert shown[-1] == {"text/html": ""}
+    assert terminal() == ""
 
 
 def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path):

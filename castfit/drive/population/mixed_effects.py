@@ -70,7 +70,7 @@ def mixed_effects(
     workers: int | Executor = 1,
     max_time: float = np.inf,
     callback: Callable[[MixedEffectsProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
 ) -> MixedEffectsResult:
@@ -105,8 +105,9 @@ def mixed_effects(
         Seconds after which the best so far is returned.
     callback : callable, optional
         Called with a `MixedEffectsProgress` after each iteration; the search stops when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the search, one line per iteration.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the search, one line per iteration.  By default a line on a terminal or in a notebook,
+        from two seconds on until the end.
     checkpoint : path, optional
         A file to which every iteration is written.
     resume : bool

@@ -51,7 +51,7 @@ class Checkpoint:
     written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: int = 0) -> None:
+    def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: bool = False) -> None:
         self.path, self._verbose = Path(path), verbose
         if self.path.is_fifo() or self.path.is_socket() or self.path.is_block_device():
             raise InputError("checkpoint", [f"'{path}' is no file; give the path of a file"])

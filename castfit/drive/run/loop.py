@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from castfit._support.arguments import text
 from castfit._support.process_pool import Outcomes, Pool, Task
-from castfit._support.progress_line import live, time_left
+from castfit._support.progress_line import following, renew, say, time_left
 from castfit._support.status import Status
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import Answer
@@ -47,7 +47,7 @@ class RunSession:
 
     def outcomes(self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf) -> Outcomes:
         """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.Pool.run`."""
-        return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline)
+        return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew)
 
     def answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call a function with each of these arguments; return the outcomes in this order, whoever gave them."""
@@ -63,28 +63,23 @@ class RunSession:
 
 
 @contextmanager
-def reporter(verbose: int) -> Generator[Callable[..., None], None, None]:
+def reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
     """Yield a function that shows how far a run is: never (0), by its state (1), or by everything that was done (2).
 
     It takes the state of the run, what was done last, and whether that is a milestone: worth a line in a file.  On a
-    terminal the state is rewritten in place.
+    terminal the state is rewritten in place, also of a run that takes longer if nobody said anything (None).
     """
-    if not verbose:
-        yield lambda *_, **__: None
-        return
-    from rich.console import Console
-
-    lines = Console(highlight=False, markup=False, soft_wrap=True)
-    with live() if verbose == 1 else nullcontext() as show:
+    with following(verbose, keep=True) as show:
 
         def report(state: str, last: str = "", *, milestone: bool = False) -> None:
             if verbose == 2 and last:
-                lines.print(last)
-            elif verbose == 1 and show is not None:
+                say(last)
+            elif show is not None:
                 show(state)
             elif verbose == 1 and milestone:
-                lines.print(state)
+                say(state)
 
+        report("nothing has ended yet")
         yield report
 
 

@@ -31,7 +31,7 @@ class RunOptions:
     max_time: float = np.inf
     fit_max_time: float = np.inf
     callback: Callable[[Any], Any] | None = None
-    verbose: int = 0
+    verbose: int | None = None
     checkpoint: str | PathLike[str] | None = None
     resume: bool = False
     began: float = field(default_factory=time.time)
@@ -53,7 +53,7 @@ class RunOptions:
               for name in ("max_time", "fit_max_time")),
             ("callback", self.callback, self.callback is None or callable(self.callback),
              "give a function of one argument"),
-            ("verbose", self.verbose, is_one_of(self.verbose, 0, 1, 2), "choose 0, 1 or 2"),
+            ("verbose", self.verbose, self.verbose is None or is_one_of(self.verbose, 0, 1, 2), "choose 0, 1 or 2"),
         )  # fmt: skip
 
     def file_mistakes(self) -> list[str]:
@@ -100,7 +100,7 @@ class RunOptions:
         """Open the checkpoint for a ``with`` block that closes it; None in the block if there is none."""
         if self.checkpoint is None:
             return nullcontext()
-        return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=self.verbose))
+        return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=bool(self.verbose)))
 
     def wants_end(self, now: Any) -> bool:
         """Tell the callback how things stand; return whether it asks to stop."""

@@ -46,7 +46,7 @@ def compare(
     max_time: float = np.inf,
     fit_max_time: float = np.inf,
     callback: Callable[[MethodTrial], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> ComparisonResult:
     """Run several methods from the same starts, and count what they find.
 
@@ -75,8 +75,9 @@ def compare(
         Seconds for one method from one start.
     callback : callable, optional
         Called in this process with every `MethodTrial`; no more are run when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the run (live on a terminal), one line per trial.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run (live on a terminal), one line per trial.  By default a line on a terminal or in a
+        notebook, from two seconds on until the end.
 
     Returns
     -------

@@ -82,7 +82,7 @@ def incremental(
     callback: Callable[[Iteration], Any] | None = None,
     absolute_sigma: bool | None = None,
     confidence_level: float = 0.95,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> IncrementalResult:
     """Estimate on successively longer horizons (incremental single shooting; Michalik et al. 2009).
 
@@ -119,8 +119,9 @@ def incremental(
         As in `fit`.
     confidence_level : float
         Of the intervals in the result's table.
-    verbose : {0, 1, 2}
-        Nothing, one line per horizon, one line per solve.
+    verbose : {0, 1, 2}, optional
+        Nothing, one line per horizon, one line per solve.  By default a line on a terminal or in a notebook, from two
+        seconds on until the end.
 
     Returns
     -------
@@ -174,11 +175,11 @@ def incremental(
             "callback": callback,
             "absolute_sigma": absolute_sigma,
             "confidence_level": confidence_level,
-            "verbose": max(verbose - 1, 0),
+            "verbose": verbose and verbose - 1,
         },
     )
     theta = problem.guess if start is None else problem.theta_from(start)
-    with reporter(2 if verbose else 0) as report:
+    with reporter(2 if verbose else verbose) as report:
         result, solved = driver.run(HorizonEstimate(theta, driver.user, -np.inf), report)
     return IncrementalResult(result, solved, run.seconds)
 
@@ -409,11 +410,9 @@ class _Driver:
             fallback=attempt.fallback,
         )
         then = f", {record.fallback}" if record.fallback else ""
-        report(
-            "",
-            f"until {record.horizon:g}: {record.status.value} after {record.iterations} iterations, "
-            f"chi2 = {record.chi2:.6g} from {record.n_data} data{then}",
-        )
+        told = f"{record.status.value} after {record.iterations} iterations, chi2 = {record.chi2:.6g}"
+        told = f"until {record.horizon:g}: {told} from {record.n_data} data{then}"
+        report(told, told)
         return record
 
 

@@ -59,7 +59,7 @@ def multistart(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[MultistartProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> MultistartResult:
     """Fit from many starts.
 
@@ -109,8 +109,9 @@ def multistart(
         or cut off are run again.  The number of starts may have grown.
     callback : callable, optional
         Called in this process with a `MultistartProgress` after each start; no more are run when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the run (live on a terminal), one line per start.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run (live on a terminal), one line per start.  By default a line on a terminal or in a
+        notebook, from two seconds on until the end.
 
     Returns
     -------

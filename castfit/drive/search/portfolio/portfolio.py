@@ -46,7 +46,7 @@ def estimate(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[PortfolioProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> PortfolioResult:
     """Estimate parameters without choosing a method, and say how sure the answer is.
 
@@ -86,8 +86,9 @@ def estimate(
         Whether to continue the checkpoint if it exists.
     callback : callable, optional
         Called in this process with a `PortfolioProgress` after each candidate; the search ends when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the search (live on a terminal), one line per candidate.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the search (live on a terminal), one line per candidate.  By default a line on a terminal
+        or in a notebook, from two seconds on until the end.
 
     Returns
     -------

@@ -63,7 +63,7 @@ def scatter_search(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[Generation], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
     **options: Any,
 ) -> ScatterResult:
     """Search for the global optimum by scatter search with local fits (SSm; Rodriguez-Fernandez et al. 2006).
@@ -112,8 +112,9 @@ def scatter_search(
         Limits and workers may differ from those of the first run.
     callback : callable, optional
         Called in this process with a `Generation` after each generation; the search ends when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the search (live on a terminal), one line per generation.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the search (live on a terminal), one line per generation.  By default a line on a terminal
+        or in a notebook, from two seconds on until the end.
     **options
         Those of the method itself, with the names of SSm and eSS where they have one:
 

@@ -138,7 +138,7 @@ def contours(
     max_time: float = np.inf,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> Contours:
     """Find the joint confidence regions of two quantities by profile likelihood.
 
@@ -163,8 +163,9 @@ def contours(
         A file to which every finished half is written at once.
     resume : bool
         Whether to continue the checkpoint if it exists.
-    verbose : {0, 1, 2}
-        Nothing, the state of the run (live on a terminal), one line per half.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run (live on a terminal), one line per half.  By default a line on a terminal or in a
+        notebook, from two seconds on until the end.
 
     Raises
     ------

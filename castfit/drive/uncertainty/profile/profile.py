@@ -93,7 +93,7 @@ def profile(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[ProfileProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> Profiles:
     """Follow the best fit along quantities that are held, one after the other: limits that need no linearization.
 
@@ -128,8 +128,9 @@ def profile(
         Whether to continue the checkpoint if it exists.
     callback : callable, optional
         Called in this process with a `ProfileProgress` after each side; no more are followed when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the run (live on a terminal), one line per side.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run (live on a terminal), one line per side.  By default a line on a terminal or in a
+        notebook, from two seconds on until the end.
 
     Returns
     -------

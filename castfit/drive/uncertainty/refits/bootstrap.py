@@ -334,7 +334,7 @@ def bootstrap(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[RefitProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> BootstrapResult:
     """Fit data sets that are drawn about a fit, to see how its estimates scatter.
 
@@ -371,8 +371,9 @@ def bootstrap(
         Whether to continue the checkpoint if it exists: what is finished is not repeated.  `samples` may have grown.
     callback : callable, optional
         Called in this process with a `RefitProgress` after each fit; no more are run when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the run (live on a terminal), one line per fit.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run (live on a terminal), one line per fit.  By default a line on a terminal or in a
+        notebook, from two seconds on until the end.
 
     Returns
     -------

@@ -218,7 +218,7 @@ def coverage(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[RefitProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> CoverageResult:
     """Fit data sets that are drawn at known values, and count the intervals that contain these.
 

@@ -210,7 +210,7 @@ def leave_out(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     callback: Callable[[RefitProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> LeaveOutResult:
     """Fit without each experiment, or each measured value, in turn.
 

@@ -80,7 +80,7 @@ def sample(
     workers: int | Executor = 1,
     max_time: float = np.inf,
     callback: Callable[[SampleProgress], Any] | None = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> SampleResult:
     """Draw from the posterior of the estimates.
 
@@ -112,8 +112,9 @@ def sample(
         Seconds; the steps that all chains have come to then count.
     callback : callable, optional
         Called with a `SampleProgress` after each chain; no more are run when it returns True.
-    verbose : {0, 1, 2}
-        Nothing, the state of the run, one line per chain.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run, one line per chain.  By default a line on a terminal or in a notebook, from two
+        seconds on until the end.
 
     Returns
     -------
