@@ -92,9 +92,10 @@ def parts_from(
 
     What is not given is that of `default`, or else Collocation() and GaussNewton().
     """
-    usual = (Collocation(), GaussNewton()) if default is None else default
     first, second = given_parts(transcription, solver, mistakes)
-    return usual[0] if first is None else first, usual[1] if second is None else second
+    if default is not None:
+        return first or default[0], second or default[1]
+    return first or Collocation(), second or GaussNewton()
 
 
 def given_parts(
