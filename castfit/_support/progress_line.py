@@ -11,7 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib import import_module
 from typing import Any, cast
+
+from castfit._support.silence import is_live, is_notebook
+from castfit._support.time_limit import at_look
 
 _WAIT = 2.0  # seconds before a line appears that nobody asked for
 _PACE = 0.1  # seconds for which it stays as it is
@@ -87,7 +91,7 @@ class _Notebook:
     """A place below a notebook's cell, empty at the end."""
 
     def __init__(self) -> None:
-        self._display: Any = sys.modules["IPython.display"].display
+        self._display: Any = import_module("IPython.display").display
         self._place: Any = None
 
     def guard(self, erase: Callable[[], None]) -> None:
@@ -111,14 +115,10 @@ class _Notebook:
 
 def _place() -> _Terminal | _Notebook | None:
     """Return where a line can be rewritten, if anywhere: not in files, and not from processes that work for another."""
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.parent_process() is not None or not is_live():
         return None
-    ipython: Any = sys.modules.get("IPython")
-    if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
-        return _Notebook() if "IPython.display" in sys.modules else None
-    with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or a widget
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            return _Terminal()
+    with suppress(OSError, ValueError, AttributeError):  # standard error may be a window without a descriptor
+        return _Notebook() if is_notebook() else _Terminal()
     return None
 
 
@@ -188,6 +188,7 @@ def live(*, keep: bool = True, after: float = 0.0) -> Generator[Callable[[str], 
     if owner is None or owner.thread != threading.get_ident():
         yield None
         return
+    at_look[:] = [renew]
     depth = len(owner.parts)
     owner.parts.append("")
     try:
@@ -195,6 +196,7 @@ def live(*, keep: bool = True, after: float = 0.0) -> Generator[Callable[[str], 
     finally:
         if depth == 0:
             _line = None
+            at_look.clear()
             owner.close(keep=keep)
         del owner.parts[depth:]
 

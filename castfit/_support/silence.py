@@ -45,6 +45,20 @@ def released() -> Generator[None, None, None]:
         redirection.resume(depth)
 
 
+def is_notebook() -> bool:
+    """Tell whether what is displayed is shown below a notebook's cell."""
+    ipython: Any = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+
+
+def is_live() -> bool:
+    """Tell whether somebody may see at once what goes to standard error: on a terminal, or in a notebook."""
+    try:
+        return is_notebook() or (sys.stderr.isatty() and os.environ.get("TERM") != "dumb")
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
 class Capture:
     """The record of one ``with captured()`` block."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, following, say
+from castfit._support.silence import is_live
 from castfit._support.status import check
 from castfit._support.time_limit import Interrupt, Stopped, watched
 from castfit.fit.attempt import FitRun, started_from
@@ -175,7 +176,7 @@ def fit(
         second_start=second_start, retry=retry, verify=verify,
     )  # fmt: skip
     question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
-    with Interrupt(), lanes_divided(workers), following(verbose, keep=False):
+    with Interrupt(), lanes_divided(workers), _line_of(verbose):
         return solved(question, refinements, once.fit) if refinements else once.fit(question)
 
 
@@ -211,7 +212,7 @@ class _Fit:
         began = time.perf_counter()
         problem, start, asked = question.problem, question.start, self.asked
         limit = self.deadline - began
-        with watched(limit), following(self.verbose, keep=False) as line:
+        with watched(limit), _line_of(self.verbose) as line:
             if line is not None:
                 line("before the first iteration")
             posed = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
@@ -303,6 +304,11 @@ def nodes_of(problem: Posed, result: Result) -> list[Nodes]:
         for known, c in zip(nodes, problem.conditions, strict=True)
     )
     return nodes if fits else []
+
+
+def _line_of(verbose: int | None) -> AbstractContextManager[Callable[[str], None] | None]:
+    """Return the line that shows how a fit goes on, where somebody sees it."""
+    return following(verbose, keep=False) if is_live() else nullcontext()
 
 
 def _reporter(
