@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import one_line
+from castfit._support.status import InputError
 from castfit._support.text_tables import rounded
 
 if TYPE_CHECKING:
@@ -87,6 +90,17 @@ class Estimate(float):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy with what is known."""
         return _made, (float(self), vars(self))
+
+
+def frame_of(estimates: Sequence[Estimate]) -> Any:
+    """Return a DataFrame with a row for each estimate, by name."""
+    try:
+        pandas: Any = import_module("pandas")  # which is not needed otherwise
+    except ImportError:
+        raise InputError("to_frame", ["a DataFrame needs pandas: pip install pandas"]) from None
+    rows = [(float(e), e.standard_error, *e.interval, e.verdict, e.unit) for e in estimates]
+    heads = ["estimate", "standard_error", "lower", "upper", "verdict", "unit"]
+    return pandas.DataFrame(rows, pandas.Index([e.name for e in estimates], name="name"), heads)
 
 
 def _made(value: float, known: dict[str, Any]) -> Estimate:

@@ -38,7 +38,7 @@ from castfit.result.confidence_region import ConfidenceRegion, confidence_region
 from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
-from castfit.result.estimate import Estimate
+from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
@@ -313,15 +313,20 @@ class Result:
         if not estimated and name not in self.sigmas:
             known = dict.fromkeys((*self.names, *self.sigmas))
             check("result", [f"'{name}' was not estimated: {suggest(str(name), known)}"])
+        return self._estimate_of(name, self.confidence_intervals() if estimated else {})
+
+    def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]]) -> Estimate:
+        """Return what is known about a quantity, or about a sigma that was eliminated, which has no such interval."""
+        estimated = name in intervals
         unit = "" if self.problem is None else self.problem.posed.unit(name)
         if estimated:
-            interval, error = self.confidence_intervals()[name], self.standard_errors[name]
+            interval, error = intervals[name], self.standard_errors[name]
             said = self.identifiability[name].sentence
         else:
             interval, error, said = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
-        value = {**self.parameters, **self.initial_states}[name] if estimated else self.sigmas[name]
+        found = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
         return Estimate(
-            value,
+            found[name],
             name=name,
             standard_error=error,
             interval=interval,
@@ -511,6 +516,30 @@ class Result:
         return Prediction(
             input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
         )
+
+    def to_frame(self) -> Any:
+        """Return the estimates as a pandas DataFrame, one row for each, by name: for sorting, joining, and files.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``estimate``, ``standard_error``, ``lower`` and ``upper`` (the interval at the result's
+            `confidence_level`), ``verdict`` and ``unit``; standard deviations that were eliminated come last.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+
+        Examples
+        --------
+        >>> import castfit as cf
+        >>> result = cf.fit(cf.problems.load("bellman").problem)
+        >>> result.to_frame().loc["k2", "estimate"] == result["k2"]
+        True
+        """
+        intervals = self.confidence_intervals()
+        return frame_of([self._estimate_of(n, intervals) for n in dict.fromkeys((*self.names, *self.sigmas))])
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -114,3 +115,23 @@ def test_wrong_units_are_named_at_once():
         problem(units={"tme": "h", "y": 3})
     assert "did you mean 'time'?" in str(caught.value)
     assert "the unit of 'y' is 3; give text" in str(caught.value)
+
+
+def test_estimates_as_a_frame(result):
+    pytest.importorskip("pandas")
+    frame = result.to_frame()
+    assert list(frame.columns) == ["estimate", "standard_error", "lower", "upper", "verdict", "unit"]
+    assert list(frame.index) == list(result.names)
+    for name in result.names:
+        one = result[name]
+        told = [one.value, one.standard_error, *one.interval, one.verdict, one.unit]
+        assert frame.loc[name].tolist() == told
+    unknown = cf.fit(problem(sigma=cf.unknown()), cf.SingleShooting())
+    assert list(unknown.to_frame().index) == ["k", "m", "sigma(y)"]
+    assert unknown.to_frame().loc["sigma(y)", "estimate"] == unknown.sigmas["sigma(y)"]
+
+
+def test_a_frame_without_pandas_is_a_sentence(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(cf.InputError, match="a DataFrame needs pandas: pip install pandas"):
+        result.to_frame()
