@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from castfit import noise as noise
 from castfit import priors as priors
 from castfit._support.public_names import publish as _publish
 from castfit._support.renamed import warn_renamed as _warn_renamed
@@ -174,6 +175,7 @@ __all__ = [
     "mixed_effects",
     "monotone",
     "multistart",
+    "noise",
     "per_interval",
     "petab",
     "plots",
@@ -224,6 +226,11 @@ def __getattr__(name: str) -> Any:
         _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
         return globals()[_RENAMED[name]]
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """List what is for users."""
+    return [*__all__, "__version__"]
 
 
 class _Views:

@@ -24,7 +24,7 @@ PRIORS = (
     "multivariate_normal",
     "tikhonov",
 )
-MODULES = {"petab", "plots", "priors", "problems", "sbml"}
+MODULES = {"noise", "petab", "plots", "priors", "problems", "sbml"}
 PUBLIC = {
     **{name: getattr(cf, name) for name in cf.__all__ if name not in MODULES | set(functions.__all__)},
     **{f"priors.{name}": getattr(cf.priors, name) for name in PRIORS},
