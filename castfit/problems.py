@@ -19,12 +19,13 @@ from importlib import resources
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import casadi as ca
 import numpy as np
 from scipy import special
 
+from castfit._support.arguments import text
 from castfit._support.casadi_functions import Buffered
 from castfit._support.reprs import brief, one_line
 from castfit._support.status import InputError, check, suggest
@@ -257,6 +258,8 @@ def load(name: str, **options: Any) -> Benchmark:
         For an unknown name or option, naming the nearest valid one, or a value that the benchmark refuses.
     """
     known = names()
+    if not isinstance(cast("Any", name), str):
+        check("problems.load", [f"name is {text(name)}; give the name of a problem, one of problems.names()"])
     check("problems.load", [] if name in known else [f"no problem is named '{name}': {suggest(name, known)}"])
     build: Callable[..., Benchmark] = importlib.import_module(f"{_PACKAGE}.{name}").benchmark
     valid = inspect.signature(build).parameters

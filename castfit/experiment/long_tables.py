@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import named, text
+from castfit._support.arguments import named, option_mistakes, text
 from castfit._support.status import InputError, check, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
@@ -81,8 +81,12 @@ def experiments_from(
     [Experiment('A': 2 values of blood, times 1 to 4), Experiment('B': 2 values of blood, times 1 to 4)]
     """
     frame = _read(table)
+    of_one = each is None or callable(each)
     columns = {"value": value, "output": output, "time": time}
     columns |= {} if experiment is None else {"experiment": experiment}
+    asked = [(what, c, isinstance(cast("Any", c), str), "give the name of a column") for what, c in columns.items()]
+    asked += [("each", each, of_one, "give a function of an experiment's name")]
+    check("experiments_from", option_mistakes(*asked))
     columns |= {"sigma": sigma} if isinstance(sigma, str) else {}
     known = [str(c) for c in frame.columns]
     mistakes = [
@@ -95,7 +99,7 @@ def experiments_from(
     made: list[Experiment] = []
     for name, rows in groups:
         label = str(name)
-        chosen = dict(options) if each is None else {**options, **each(label)}
+        chosen = {**options, **(named(f"each({label!r})", each(label), mistakes) if each is not None else {})}
         for key in _BY_NAME:
             if key in chosen and isinstance(chosen[key], Mapping):
                 chosen[key] = _looked_up(key, chosen[key], rows, known, label, mistakes)

@@ -138,7 +138,7 @@ class LocalModel:
         """Return the Cholesky factor of the penalised curvature."""
         penalised = self.H + sum(np.exp(p) * (J.T @ J) for p, (_, J) in zip(rho.tolist(), self.rows, strict=True))
         values, vectors = np.linalg.eigh(0.5 * (penalised + penalised.T))  # rounding may make it indefinite
-        floor = _RIDGE * max(float(values[-1]), np.finfo(float).tiny)
+        floor = _RIDGE * values.max(initial=np.finfo(float).tiny)  # of nothing, where bounds hold everything
         return np.asarray(linalg.qr((vectors * np.sqrt(np.maximum(values, floor))).T, mode="r")[0], dtype=float)
 
     def criterion(self, rho: Array) -> float:

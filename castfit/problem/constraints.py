@@ -21,13 +21,14 @@ import numpy as np
 from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
 from castfit._support.pickling import Picklable
 from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.status import check, suggest
 
 if TYPE_CHECKING:
     Where = tuple[float, ...] | str | None
 
 ALONG = "along"
 QUANTITIES = "quantities"
+_KINDS = ("value", "rate", "total")
 
 _LESS = (ca.OP_LE, ca.OP_LT)
 _NO_RELATION = (ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
@@ -323,12 +324,32 @@ def read_constraints(given: Any, mistakes: list[str], *, taken: Iterable[str] = 
         if constraint is None:
             continue
         chosen = constraint.name
+        given_names: list[Any] = [constraint.name, constraint.shown]
+        for part in given_names:
+            if not isinstance(part, str):
+                mistakes.append(f"constraint {i + 1} is named {text(part)}; give text")
         if not chosen:
             base = constraint.shown or f"constraint {i + 1}"
             chosen = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)
             names.add(chosen)
-        out.append(replace(constraint, name=chosen))
+        out.append(_placed(replace(constraint, name=chosen), mistakes))
     return tuple(out)
+
+
+def _placed(constraint: Constraint, mistakes: list[str]) -> Constraint:
+    """Return a constraint with its times and experiments as tuples, and note what these cannot be."""
+    times: Any = constraint.times
+    if not is_one_of(times, ALONG, QUANTITIES) and times is not None:
+        found = reals(times)
+        if found is None or found.ndim > 1 or found.size == 0 or np.isnan(found).any():
+            remedy = f"give None, '{ALONG}', '{QUANTITIES}', or a tuple of numbers"
+            mistakes.append(f"{constraint.name} has the times {text(times)}; {remedy}")
+        else:
+            times = tuple(float(t) for t in np.unique(found))
+    if not is_one_of(constraint.of, *_KINDS):
+        mistakes.append(f"{constraint.name} has of={text(constraint.of)}: {suggest(str(constraint.of), _KINDS)}")
+    about: Any = constraint.experiments
+    return replace(constraint, times=times, experiments=_experiments(None if is_one_of(about, ()) else about, mistakes))
 
 
 def repeated_names(constraints: Sequence[Constraint]) -> list[str]:

@@ -262,6 +262,8 @@ class ConfidenceRegion:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What to know about the region beyond its table."""
+        if np.isnan(self.root).any():
+            return ("Nothing is known of it: no degrees of freedom are left to estimate the noise; give sigma.",)
         found: list[str] = []
         for i, j, value in self._pairs(CORRELATED):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
@@ -326,8 +328,9 @@ class ConfidenceRegion:
         listed = ["", "correlations: " + "; ".join(pairs)] if pairs else []
         count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
         level = f"{100 * self.confidence_level:g} %"
-        head = f"{level} confidence region (linear): {count}, radius {self.radius:.3g} standard errors"
-        axes = self.combinations.lines
+        reach = f"radius {self.radius:.3g} standard errors" if self.axes else "radius unknown"
+        head = f"{level} confidence region (linear): {count}, {reach}"
+        axes = self.combinations.lines if self.axes else []
         if len(axes) - 2 > _ENDS[0] + _ENDS[1] + 1:
             first, last = 2 + _ENDS[0], len(axes) - _ENDS[1]
             axes = [*axes[:first], f"... {last - first} more in result.confidence_region().axes", *axes[last:]]
@@ -361,7 +364,9 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     weight = slope / magnitudes
     free = ~held & (slope != 0.0)
     root, undetermined = root * weight[:, None], undetermined * weight
-    axes = _axes(names, root, undetermined, free, magnitudes, logarithmic, rank, radius, factor)
+    axes: list[Axis] = []
+    if not np.isnan(root).any():  # as they are where no degrees of freedom are left to estimate the noise
+        axes = _axes(names, root, undetermined, free, magnitudes, logarithmic, rank, radius, factor)
     return ConfidenceRegion(
         *(names, values, log, confidence_level, float(dof), rank, radius, factor),
         *(errors, factor * errors, radius * errors, radius * alone, magnitudes, logarithmic, tuple(axes)),

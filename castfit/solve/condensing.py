@@ -419,7 +419,7 @@ def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluati
 
 
 def _related(layout: Layout, linearization: Linearization) -> Array:
-    return linearization.related_jacobian.reshape(-1, layout.n_theta)
+    return linearization.related_jacobian.reshape(linearization.related.size, layout.n_theta)
 
 
 def _apply(M: Array, y: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from castfit._support.arguments import real, text
 from castfit._support.bounds import both_bounds
 from castfit._support.reprs import brief
+from castfit.densities.priors import prior_mistakes
 
 
 @brief
@@ -34,6 +35,7 @@ class Unknown:
         name: Any = self.name
         if not isinstance(name, str):
             found.append(f"{what}: unknown() is named {text(name)}; give text")
+        found += prior_mistakes(f"{what}: unknown()", self.prior)
         lower, upper = real(self.lower), real(self.upper)
         if lower is None or upper is None or not 0.0 <= lower < upper:
             shown = f"{text(self.lower)} and {text(self.upper)}"

@@ -324,6 +324,8 @@ def practical(patient: Patient) -> Finding:
     found = patient.result
     if not found.success:
         return unknown("not known without a fit.")
+    if np.isnan(list(found.standard_errors.values())).all():
+        return unknown(found.identifiability.sentence)
     bad = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
     weak = any(v.kind in bad for v in found.identifiability.verdicts)
     if weak:

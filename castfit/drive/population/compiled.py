@@ -443,11 +443,18 @@ def _number(parameter: Parameter) -> float:
 
 def _start_mistakes(question: Question) -> list[str]:
     """Say which typical values cannot be had at the guess."""
-    mu, _ = question.means(question.guess)
-    return [
-        f"the typical value of '{n}' in '{who}' cannot be had at the guess: it is no "
-        f"{'positive ' if log else ''}number; change the guesses, the expression, or the covariates"
-        for n, log, column in zip(question.own, question.lognormal, mu.T, strict=True)
-        for who in [question.individuals[int(np.argmin(np.isfinite(column)))]]
-        if not np.isfinite(column).all()
-    ]
+    mu, slopes = question.means(question.guess)
+    steep = np.asarray(np.isfinite(slopes).all(axis=2), dtype=np.bool_)
+    mistakes: list[str] = []
+    for n, log, column, smooth in zip(question.own, question.lognormal, mu.T, steep.T, strict=True):
+        known = np.isfinite(column)
+        who = question.individuals[int(np.argmin(known & smooth))]
+        if not known.all():
+            mistakes.append(
+                f"the typical value of '{n}' in '{who}' cannot be had at the guess: it is no "
+                f"{'positive ' if log else ''}number; change the guesses, the expression, or the covariates"
+            )
+        elif not smooth.all():
+            remedy = "powers that are estimated are of positive covariates, such as (weight / 70) ** b"
+            mistakes.append(f"the typical value of '{n}' in '{who}' has no derivative at the guess; {remedy}")
+    return mistakes

@@ -16,7 +16,7 @@ from castfit.experiment.experiment import Experiment
 from castfit.formats.petab.formulas import FormulaError, Graph, expression
 from castfit.formats.petab.identifiers import Constants, Entities, Naming
 from castfit.formats.petab.observing import Datum, Observing
-from castfit.formats.petab.problem_tables import ExperimentRow, Period, ProblemTables
+from castfit.formats.petab.problem_tables import NAN, ExperimentRow, Period, ProblemTables
 from castfit.simulate.steady_state import steady_state
 
 
@@ -109,6 +109,8 @@ class Reader:
             target = self.stated.mapping.get(change.target, change.target)
             if target not in self.entities.constants and target not in self.entities.state_of:
                 continue  # said elsewhere
+            if change.value == NAN:
+                continue  # of a species: it keeps what it has
             try:
                 given[target] = expression(change.value, self.naming.known)
             except FormulaError as error:

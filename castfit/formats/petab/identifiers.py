@@ -12,7 +12,7 @@ from castfit._support.status import InputError, suggest
 from castfit.experiment.events import Event
 from castfit.formats import sbml as sbml
 from castfit.formats.petab.formulas import Graph
-from castfit.formats.petab.problem_tables import ParameterRow, ProblemTables
+from castfit.formats.petab.problem_tables import NAN, ParameterRow, ProblemTables
 from castfit.problem.imported_model import Loaded, Start
 
 
@@ -112,6 +112,9 @@ def name_all(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> 
                 f"{change.where}: '{change.target}' is set here and in the parameter table ({table[target].where}); "
                 "leave one of them out"
             )
+        elif target in entities.constants and change.value == NAN:
+            remedy = "only a species may be, which then keeps what it has; give a number, or leave the cell empty"
+            mistakes.append(f"{change.where}: '{change.target}' is NaN; {remedy}")
         elif target in entities.constants:
             targets[target] = None
         elif target not in entities.state_of:

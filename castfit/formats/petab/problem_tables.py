@@ -61,9 +61,15 @@ class ObservableRow(TableRow):
     label: str = ""
 
 
+NAN = "NaN"
+
+
 @dataclass(frozen=True)
 class ConditionChange(TableRow):
-    """One change that a condition makes: a target in the model, and its value, a formula or a number, as text."""
+    """One change that a condition makes: a target in the model, and its value, a formula or a number, as text.
+
+    `NAN` in version 1 says that a species keeps what it has.
+    """
 
     target: str
     value: str

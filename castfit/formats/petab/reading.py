@@ -26,11 +26,12 @@ _EMPTY = frozenset({"", "nan", "na", "n/a", "null", "none", "#n/a", "<na>"})
 
 @dataclass(frozen=True)
 class TsvRow:
-    """One line of a table: its cells by column, without those that are empty."""
+    """One line of a table: its cells by column, without those that are empty; `nan` are columns that say NaN."""
 
     file: str
     line: int
     cells: Mapping[str, str]
+    nan: frozenset[str] = frozenset()
 
     @property
     def where(self) -> str:
@@ -96,7 +97,8 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
                 f"{name}, line {reader.line_num}: it has {len(stripped)} cells, but the table has {len(header)} columns"
             )
         known = {c: v for c, v in zip(header, stripped, strict=False) if c and v.lower() not in _EMPTY}
-        rows.append(TsvRow(name, reader.line_num, known))
+        nan = frozenset(c for c, v in zip(header, stripped, strict=False) if c and v.lower() == "nan")
+        rows.append(TsvRow(name, reader.line_num, known, nan))
     return rows
 
 

@@ -16,6 +16,7 @@ from castfit.formats.petab.problem_tables import (
     LIN,
     LOG,
     LOG10,
+    NAN,
     NORMAL,
     ConditionChange,
     ExperimentRow,
@@ -162,6 +163,7 @@ def _changes(row: TsvRow, mistakes: list[str]) -> tuple[ConditionChange, ...]:
         for column, value in cells.items()
         if number(value) is None and not is_name(value)
     ]
+    cells |= {c: NAN for c in sorted(row.nan) if c != "conditionName"}
     return tuple(ConditionChange(row.where, column, value) for column, value in cells.items())
 
 

@@ -136,7 +136,7 @@ def _conditions(rows: tuple[TsvRow, ...], mistakes: list[str]) -> dict[str, tupl
     for row in rows:
         name, target, value = (row.text(c) for c in ("conditionId", "targetId", "targetValue"))
         wrong = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
-        mistakes += [f"{row.where}: {column} is empty" for column in wrong]
+        mistakes += [f"{row.where}: {c} is {'NaN, which is no value' if c in row.nan else 'empty'}" for c in wrong]
         if wrong:
             continue
         try:

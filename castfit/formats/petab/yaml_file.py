@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -35,12 +36,17 @@ def read_overview(path: Path) -> Overview:
     Raises InputError: listing what is wrong with it, or missing.
     """
     yaml = library("yaml")
-    check("petab.load", [] if path.is_file() else [f"there is no file '{path}'"])
+    there = False
+    with suppress(OSError):  # as of names that are too long
+        there = path.is_file()
+    check("petab.load", [] if there else [f"there is no file '{path}'"])
     given: dict[str, Any] = {}
     try:
         found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        check("petab.load", [f"{path.name} is nested too deeply to be read; that of a problem is a list of files"])
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # also of dates and numbers that are none
         check("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
     version = _version(given)
     if version is None:
@@ -80,20 +86,23 @@ def _of_problem(given: Mapping[str, Any], name: str, mistakes: list[str]) -> Map
 
 
 def _unsupported(given: Mapping[str, Any], name: str, mistakes: list[str]) -> None:
-    extensions: Any = given.get("extensions") or {}
-    mistakes += [f"{name}: the extension '{e}' is not supported" for e in extensions]
+    named: Any = given.get("extensions") or {}
+    listed = list(cast("dict[Any, Any]", named)) if isinstance(named, dict) else items(named)
+    extensions = [named] if listed is None else listed
+    mistakes += [f"{name}: the extension '{e}' is not supported" for e in cast("list[Any]", extensions)]
 
 
 def _names(said: Mapping[str, Any], given: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     found: Any = said.get(f"{kind}_files") or given.get(f"{kind}_files") or given.get(f"{kind}_file") or ()
-    return (found,) if isinstance(found, str) else tuple(str(f) for f in found)
+    listed = items(found)
+    return tuple(str(f) for f in ([found] if listed is None else listed))
 
 
 def _model(said: Mapping[str, Any], version: int, path: Path, mistakes: list[str]) -> Path:
     given: Any = said.get("model_files")
     if given is None and version == 1:
         listed: Any = said.get("sbml_files") or ()
-        models = [(str(file), "sbml") for file in ([listed] if isinstance(listed, str) else listed)]
+        models = [(str(file), "sbml") for file in (items(listed) or [listed] if listed else ())]
     else:
         every: list[Any] = list(cast("dict[str, Any]", given).values()) if isinstance(given, dict) else []
         entries = [cast("dict[str, Any]", e) for e in every if isinstance(e, dict)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
+from xml.parsers import expat
 
 from castfit._support.arguments import text
 from castfit._support.status import check
@@ -18,6 +20,7 @@ _UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows 
     "groups",
 )
 _MOST = 20  # complaints of libsbml that are shown
+_DEEPEST = 300  # elements within each other; formulas are taken apart by a function that calls itself
 
 
 def document(where: str, source: Any) -> Any:
@@ -41,7 +44,7 @@ def _read(where: str, source: Any, libsbml: Any) -> Any:
     """Let libsbml read a source."""
     given: Any = source
     if isinstance(given, str) and given.lstrip().startswith("<"):
-        return libsbml.readSBMLFromString(given)
+        return _parsed(where, given, libsbml)
     if not isinstance(given, (str, os.PathLike)):
         check(where, [f"the model is {text(source)}; give the path of an SBML file, or its text"])
     if isinstance(given, str) and "\n" in given:
@@ -50,8 +53,35 @@ def _read(where: str, source: Any, libsbml: Any) -> Any:
     if not path.is_file():
         check(where, [f"there is no file '{path}'"])
     if path.suffix in (".ant", ".antimony"):
-        return libsbml.readSBMLFromString(from_antimony(where, path.read_text(encoding="utf-8")))
+        return _parsed(where, from_antimony(where, path.read_text(encoding="utf-8")), libsbml)
+    _not_too_deep(where, path.read_bytes())
     return libsbml.readSBMLFromFile(str(path))
+
+
+def _parsed(where: str, given: str, libsbml: Any) -> Any:
+    _not_too_deep(where, given.encode("utf-8"))
+    return libsbml.readSBMLFromString(given)
+
+
+def _not_too_deep(where: str, given: bytes) -> None:
+    """Count how deep elements are nested, before libsbml reads them: ten thousand end the process in it."""
+    depth = deepest = 0
+
+    def begin(*_: Any) -> None:
+        nonlocal depth, deepest
+        depth += 1
+        deepest = max(deepest, depth)
+
+    def end(_: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    reader = expat.ParserCreate()
+    reader.StartElementHandler, reader.EndElementHandler = begin, end
+    with suppress(expat.ExpatError):  # libsbml says it in its own words
+        reader.Parse(given, True)
+    remedy = "give parts of formulas names, by assignment rules"
+    check(where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else [])
 
 
 def from_antimony(where: str, said: Any) -> str:

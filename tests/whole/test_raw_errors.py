@@ -1,0 +1,162 @@
+"""What once ended in a traceback of NumPy's, CasADi's or Python's own: an answer, or a sentence that names the fix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import castfit as cf
+from tests.builders import decay_model, decay_problem, refused
+from tests.formats.petab.writing import write
+
+TIMES = [0.0, 1.0, 2.0, 3.0, 4.0]
+DATA = {"x": [1.0, 0.7, 0.5, 0.3, 0.2]}
+TABLE = pd.DataFrame({"t": [0, 1], "what": ["x", "x"], "value": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("method", ["single", "multiple", "collocation", "single/ipopt"])
+def test_nothing_but_the_scale_of_a_students_t_is_estimated(method):
+    noise = {"x": cf.StudentT(sigma=cf.unknown(guess=0.1))}
+    experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, noise=noise)
+    result = cf.fit(
+        decay_problem(parameters={"k": cf.Parameter(0.5, fixed=True)}).replace(experiments=experiment), method
+    )
+    assert result.success
+    s, r = result["sigma(x)"].value, np.asarray(DATA["x"]) - np.exp(-0.5 * np.array(TIMES))
+    df = noise["x"].df
+    score = (df + 1) * np.sum((r / s) ** 2 / (df + (r / s) ** 2)) - r.size  # of log sigma
+    assert score == pytest.approx(0.0, abs=1e-2)
+
+
+@pytest.mark.parametrize("sigma", [0.1, None])
+def test_every_knot_of_an_estimated_input_is_at_its_bound(sigma):
+    x, k, u = cf.symbols("x k u")
+    inputs = {"u": cf.Input.estimated([0, 1, 2, 3, 4], guess=0.5, lower=0.4, upper=1.0)}
+    experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, sigma=sigma, inputs=inputs)
+    model = cf.Model({x: -k * x + u}, parameters=[k], inputs=[u])
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, fixed=True)}))
+    assert result.success
+    assert [result.values[name] for name in result.names] == pytest.approx([0.4] * 5)
+
+
+def test_one_datum_of_unknown_noise_says_nothing_of_a_region():
+    experiment = cf.Experiment({"x": [0.5]}, time=[1.0], initial={"x": 1.0})
+    region = cf.fit(decay_problem().replace(experiments=experiment)).confidence_region()
+    assert not region.axes
+    assert np.isnan(region.intervals()["k"]).all()
+    assert region.sentences == (
+        "Nothing is known of it: no degrees of freedom are left to estimate the noise; give sigma.",
+    )
+    assert "nan" not in str(region)
+
+
+@pytest.mark.parametrize(("distribution", "power"), [("normal", 1.0), ("lognormal", 2.0)])
+def test_a_negative_covariate_has_no_estimated_power(distribution, power):
+    scale, weight, beta = cf.symbols("k_pop weight beta")
+    experiments = [
+        cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, sigma=0.1, name=name) for name in ("a", "b", "c")
+    ]
+    problem = cf.Problem(decay_model(), experiments, parameters={"k": cf.Parameter(0.5, local=True)})
+    population = cf.Population(
+        {"k": cf.Individual(scale * weight**beta, distribution=distribution)},
+        parameters={"k_pop": 0.5, "beta": power},
+        covariates={"weight": [1.0, -1.0, 2.0]},
+    )
+    with refused("the typical value of 'k' in 'b' has no derivative at the guess; powers that are estimated"):
+        cf.mixed_effects(problem, population)
+
+
+def test_priors_functions_and_names_of_another_type():
+    with refused("sigma of 'x': unknown() has the prior 5; give Normal(mean, deviation)"):
+        cf.Experiment(DATA, time=TIMES, sigma=cf.unknown(prior=5))
+    with refused("name is 1.0; give the name of a problem"):
+        cf.problems.load(1.0)  # type: ignore[arg-type]
+
+
+def test_tables_are_asked_for_what_they_have():
+    columns = {"value": "value", "output": "what", "time": "t"}
+    with refused("each is 5; give a function of an experiment's name"):
+        cf.experiments_from(TABLE, **columns, each=5)  # type: ignore[arg-type]
+    with refused("each('') is a int; give a mapping from names"):
+        cf.experiments_from(TABLE, **columns, each=lambda _: 5)  # type: ignore[arg-type,return-value]
+    with refused("each('') has the key 5; give a name"):
+        cf.experiments_from(TABLE, **columns, each=lambda _: {5: 6})  # type: ignore[arg-type,dict-item]
+    with refused("value is 5; give the name of a column"):
+        cf.experiments_from(TABLE, **{**columns, "value": 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("times", ["a", "Along", ("a",), (), (np.nan,), {1: 2}])
+def test_times_of_a_constraint_are_times(times):
+    x = cf.symbols("x")
+    with refused(f"constraint 1 has the times {times!r}; give None, 'along'"):
+        decay_problem(constraints=[cf.Constraint(x, lower=0, times=times)])
+
+
+def test_a_constraint_is_read_as_a_whole():
+    x = cf.symbols("x")
+    for wrong, said in (
+        ({"of": "x"}, "constraint 1 has of='x': (valid: value, rate, total)"),
+        ({"name": 5}, "constraint 1 is named 5; give text"),
+        ({"experiments": 5}, "experiment is 5; give the name of an experiment"),
+    ):
+        with refused(said):
+            decay_problem(constraints=[cf.Constraint(x, lower=0, **wrong)])
+    held = decay_problem(constraints=[cf.Constraint(x, lower=0.9, times=[1.0], experiments="experiment 1")])
+    (constraint,) = held.constraints
+    assert constraint.times == (1.0,)
+    assert constraint.experiments == ("experiment 1",)
+    assert cf.fit(held).predict([1.0])["experiment 1"]["x"][0] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("format_version: 2024-13-45", "problem.yaml is no YAML: month must be in 1..12"),
+        ("a: 2024-02-30 10:99:00", "problem.yaml is no YAML: day is out of range"),
+        ("a: !!float x", "problem.yaml is no YAML: could not convert"),
+        ("a: !!timestamp x", "problem.yaml is no YAML"),
+        ("[" * 5000, "problem.yaml is nested too deeply"),
+        ("{a: " * 3000, "problem.yaml is nested too deeply"),
+    ],
+)
+def test_yaml_that_is_none(tmp_path, text, said):
+    pytest.importorskip("yaml")
+    (tmp_path / "problem.yaml").write_text(text)
+    with refused(said):
+        cf.petab.load(tmp_path / "problem.yaml")
+
+
+def test_yaml_with_numbers_for_files(tmp_path):
+    pytest.importorskip("yaml")
+    path = tmp_path / "problem.yaml"
+    path.write_text("format_version: 2.0.0\nmodel_files: 5\nextensions: 3\nparameter_files: 5\nmeasurement_files: [5]\n"
+                    "observable_files: 1.5")  # fmt: skip
+    with refused("the extension '3' is not supported", "no model is named"):
+        cf.petab.load(path)
+    with refused("there is no file"):
+        cf.petab.load("a" * 5000)
+
+
+def test_nan_in_a_condition_is_said(tmp_path):
+    pytest.importorskip("petab")
+    pytest.importorskip("antimony")
+    with refused("conditions.tsv, line 2: 'dose' is NaN; only a species may be"):
+        cf.petab.load(write(tmp_path, conditions=[{"conditionId": "c", "dose": "NaN", "B": 1.0}]))
+    keeps = cf.petab.load(write(tmp_path, conditions=[{"conditionId": "c", "B": "NaN"}]))
+    left_out = cf.petab.load(write(tmp_path, conditions=[{"conditionId": "c", "B": ""}]))
+    assert keeps.experiments[0].initial.keys() == left_out.experiments[0].initial.keys()
+    changes = [{"conditionId": "c", "targetId": "dose", "targetValue": "nan"}]
+    with refused("conditions.tsv, line 2: targetValue is NaN, which is no value"):
+        cf.petab.load(write(tmp_path, version=2, conditions=changes))
+
+
+@pytest.mark.parametrize("depth", [1_000, 10_000])
+def test_formulas_nested_too_deeply_are_counted_before_libsbml_reads_them(depth):
+    pytest.importorskip("antimony")
+    good = cf.sbml.load_antimony("A -> ; k * A; A = 2; k = 0.3").sbml
+    deep = good.replace("<ci> k </ci>", "<apply><sin/>" * depth + "<ci> k </ci>" + "</apply>" * depth)
+    with refused("deep, more than 300; give parts of formulas names, by assignment rules"):
+        cf.sbml.load(deep)
+    fine = good.replace("<ci> k </ci>", "<apply><sin/>" * 200 + "<ci> k </ci>" + "</apply>" * 200)
+    assert cf.sbml.load(fine).model.states == ("A",)
