@@ -28,53 +28,18 @@ Everything else stays as it is, comparisons of states among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import casadi as ca
+
+from castfit._support.graphs import rewritten
 
 TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
 _COMPARISONS = (ca.OP_LT, ca.OP_LE)
 _KINKS = (ca.OP_FMAX, ca.OP_FMIN)
 _SIGNS = (ca.OP_SIGN, ca.OP_FABS)
 _SWITCHING = (*_COMPARISONS, *_KINKS, *_SIGNS)
-
-Replace = Callable[[int, Sequence[ca.SX]], ca.SX | None]
-"""What takes the place of an operation, a number of CasADi's, on its arguments; None where it stays."""
-
-
-def rewritten(columns: Sequence[ca.SX], operations: Collection[int], replace: Replace) -> list[ca.SX]:
-    """Return columns of expressions with other operations in the place of some of the given kinds."""
-    found = ca.symvar(ca.vertcat(*columns))
-    graph = ca.Function("graph", found, [ca.densify(c) for c in columns])
-    instructions = range(graph.n_instructions())
-    if not any(graph.instruction_id(k) in operations for k in instructions):
-        return list(columns)
-    work: dict[int, ca.SX] = {}
-    out = [list(_scalars(ca.densify(c))) for c in columns]
-    for k in instructions:
-        op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
-        if op == ca.OP_INPUT:
-            work[given[0]] = found[taken[0]]
-        elif op == ca.OP_OUTPUT:
-            out[given[0]][given[1]] = work[taken[0]]
-        elif op == ca.OP_CONST:
-            work[given[0]] = ca.SX(graph.instruction_constant(k))
-        else:
-            arguments = [work[i] for i in taken]
-            new = replace(op, arguments) if op in operations else None
-            work[given[0]] = _operation(op, arguments) if new is None else new
-    return [ca.vertcat(*rows) if rows else ca.SX(0, 1) for rows in out]
-
-
-def _operation(op: int, arguments: Sequence[ca.SX]) -> ca.SX:
-    sx = cast("Any", ca.SX)
-    return sx.binary(op, *arguments) if len(arguments) == 2 else sx.unary(op, *arguments)
-
-
-def _scalars(column: ca.SX) -> Iterable[ca.SX]:
-    return ca.vertsplit(column) if column.numel() else []
 
 
 def with_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:

@@ -59,6 +59,9 @@ _EXACT = 0.03  # residuals below count as this large in the secant, whose logari
 _NEAR = 1e-6  # of the mode: there the secant is a tangent
 _FAR = 1e4  # largest row of a user's likelihood, in standard deviations
 
+KINK = 1e-3
+"""What is |r| is a parabola of this half width at 0, and by half of that larger there."""
+
 
 @dataclass(frozen=True, eq=False)
 class Density:
@@ -76,6 +79,7 @@ class Density:
         where it is so already
     curvature (n_eta, n_eta) : what takes the place of the second derivatives in Newton's method where these say
         nothing, as beside a kink
+    majorant (n_eta, n_eta) : of what the rows are made where there is no factor; None: of the second derivatives
     """
 
     eta: ca.SX
@@ -86,6 +90,7 @@ class Density:
     rows: ca.SX | None = None
     information: ca.SX | None = None
     curvature: ca.SX | None = None
+    majorant: ca.SX | None = None
 
     @cached_property
     def gradient(self) -> ca.SX:

@@ -1,8 +1,20 @@
-"""A likelihood that the user writes."""
+"""A likelihood that the user writes.
+
+Nothing is known of its curvature by the prediction mu: of |m - mu| it is zero, of heavy tails negative far out.  So it
+is the larger one of the second derivative and of the secant
+
+    c = (g(mu) - g(m)) / (mu - m),    g = d cost / d mu
+
+which is the mean curvature between datum and prediction: of what is symmetric about the datum the weight of iteratively
+reweighted least squares, whose parabola touches the cost from above where tails are heavy.
+
+Kinks in the prediction, of ``fabs``, ``fmax`` and ``fmin``, are parabolas close by, as in castfit's own Laplace density:
+at an optimum the model may meet a datum exactly, where solvers want a derivative.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,9 +22,10 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import text
+from castfit._support.graphs import rewritten
 from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.densities.noise.density import Density, Noise
+from castfit.densities.noise.density import KINK, Density, Noise
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -38,7 +51,8 @@ class Likelihood(Noise):
     ----------
     cost : callable
         ``cost(prediction, datum)`` returns a CasADi SX expression, -log p with all constants.  Other symbols in it mean
-        the model's parameters, states and outputs, and parameters that appear only here.
+        the model's parameters, states and outputs, and parameters that appear only here.  Kinks of ``fabs``, ``fmax``
+        and ``fmin`` are rounded off, by which the cost grows by at most 5e-4.
 
     Examples
     --------
@@ -51,8 +65,8 @@ class Likelihood(Noise):
     >>> data = {"x": [1.6, 1.2, 0.9, 0.7, 0.5, 0.4]}
     >>> experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise={"x": noise})
     >>> problem = cf.Problem(model, experiment, parameters={"k": 1.0, "spread": cf.Parameter(0.1, lower=1e-3)})
-    >>> cf.fit(problem, loss="linear").neg2loglik < 0
-    True
+    >>> print(round(cf.fit(problem).neg2loglik, 2))
+    -25.06
     """
 
     has_spread: ClassVar[bool] = False
@@ -86,12 +100,17 @@ class Likelihood(Noise):
         The residual is the score of mu over the root of its curvature.
         """
         cost, others = self._others(mu, m)
+        cost = without_kinks(cost, mu)
         eta = ca.vertcat(mu, *others)
-        slope = ca.gradient(cost, mu)
-        curvature = ca.fabs(ca.jacobian(slope, mu))
-        return Density(
-            eta, m, cost, ca.if_else(curvature > 0, slope / ca.sqrt(ca.if_else(curvature > 0, curvature, 1)), 0)
-        )
+        slope, hessian = ca.gradient(cost, mu), ca.densify(ca.hessian(cost, eta)[0])
+        own = hessian[0, 0]
+        secant = (slope - ca.substitute(slope, mu, m)) / (mu - m)  # not a number where mu = m: then it is not larger
+        newton, majorant = ca.SX(hessian), ca.SX(hessian)
+        newton[0, 0] = ca.if_else(own > 0, own, ca.if_else(secant > 0, secant, own))
+        majorant[0, 0] = curvature = ca.if_else(secant > own, secant, own)
+        size = ca.fabs(curvature)
+        residual = ca.if_else(size > 0, slope / ca.sqrt(ca.if_else(size > 0, size, 1)), 0)
+        return Density(eta, m, cost, residual, curvature=newton, majorant=majorant)
 
     def option_mistakes(self) -> list[str]:
         """Say why the cost is none."""
@@ -143,3 +162,35 @@ class Likelihood(Noise):
         graph, others = self._others(mu, m)
         names = tuple(symbol.name() for symbol in others)
         return Likelihood, (_CostGraph(ca.Function("cost", [mu, m, *others], [graph]), names),)
+
+
+def without_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
+    """Return a cost whose kinks in mu are parabolas where they differ from it by less than `KINK`.
+
+    |z|  becomes  z^2 / 2 h + h / 2  for |z| < h, with  h d cost / d|z| = `KINK`, in absolute values; larger and smaller
+    of two numbers are half their sum and half their distance.
+    """
+    kinks: list[tuple[ca.SX, ca.SX]] = []  # a symbol, and of what it is the absolute value
+
+    def replaced(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
+        a, b = arguments if len(arguments) == 2 else (arguments[0], ca.SX(0))
+        symbols = ca.vertcat(mu, *(size for size, _ in kinks))
+        if not ca.depends_on(a - b, symbols):
+            return None
+        size = ca.SX.sym("size")
+        kinks.append((size, a - b))
+        if op == ca.OP_FABS:
+            return size
+        return 0.5 * (a + b + size) if op == ca.OP_FMAX else 0.5 * (a + b - size)
+
+    graph = rewritten([cost], (ca.OP_FABS, ca.OP_FMAX, ca.OP_FMIN), replaced)[0]
+    widths = [ca.fabs(ca.gradient(graph, size)) for size, _ in kinks]
+    for size, z in reversed(kinks):  # an inner one may be part of those after it
+        widths = [ca.substitute(w, size, ca.fabs(z)) for w in widths]
+    for (size, z), slope in zip(reversed(kinks), reversed(widths), strict=True):
+        steep = slope > 0
+        h = ca.if_else(steep, KINK / ca.if_else(steep, slope, 1), 0)
+        near = ca.logic_and(steep, ca.fabs(z) < h)
+        inside = 0.5 * z**2 / ca.if_else(near, h, 1) + 0.5 * h
+        graph = ca.substitute(graph, size, ca.if_else(near, inside, ca.fabs(z)))
+    return graph

@@ -24,7 +24,7 @@ import numpy as np
 from castfit._support.arguments import real, text
 from castfit._support.reprs import brief
 from castfit._support.status import check
-from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
+from castfit.densities.noise.density import KINK, Density, Noise, lower_triangular, pairs, positive, secant
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -34,7 +34,6 @@ _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 _QUARTILE = 0.6744897501960817  # of the normal distribution
 _NOTHING = 40.0  # exp(-40) is less than rounding
 _NODES = 4001
-_KINK = 1e-3  # Laplace's |r| is a parabola of this half width at 0
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ class Laplace(HeavyTailed):
 
     def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
         size = ca.fabs(r)
-        return ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK), 1 / ca.fmax(size, _KINK)
+        return ca.if_else(size > KINK, size, 0.5 * r**2 / KINK + 0.5 * KINK), 1 / ca.fmax(size, KINK)
 
     @property
     def _numbers(self) -> _Numbers:

@@ -112,7 +112,8 @@ class DensityFunctions:
         return mixed
 
     def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
-        return factor_of(self.hessian(eta, spread, datum), self.gradient(eta, spread, datum))
+        of = "hessian" if self._density.majorant is None else "majorant"
+        return factor_of(self._call(of, eta, spread, datum), self.gradient(eta, spread, datum))
 
     def _graph(self, name: str) -> ca.SX:
         """Return rows with the cost beyond them, derivatives, or what the density has by that name."""
