@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import casadi as ca
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
 import castfit as cf
+from castfit.densities.noise.likelihood import without_kinks
 
 TIMES = np.linspace(0.1, 5, 40)
 WAYS = [
@@ -17,10 +19,10 @@ WAYS = [
 ]
 
 
-def decay(values, noise, *, guess=0.3, amount=5.0):
+def decay(values, noise, *, guess=0.3, amount=5.0, **more):
     x, k = cf.symbols("x k")
     data = cf.Experiment({"x": values}, TIMES, noise=noise, initial={"x": cf.free(amount)})
-    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": guess})
+    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": guess, **more})
 
 
 def course(amount, k):
@@ -119,3 +121,71 @@ def test_laplace_meets_some_data_exactly_with_both_solvers():
     near = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
     assert near.success
     assert near.neg2loglik == pytest.approx(2 * best.fun, abs=0.1)
+
+
+WORKERS = [
+    (transcription, solver)
+    for transcription in ("single", "multiple", "collocation")
+    for solver in ("gauss_newton", "box", "ipopt", "sqp")
+]
+
+
+@pytest.mark.parametrize(("transcription", "solver"), WORKERS)
+def test_a_likelihood_of_ones_own_without_curvature_ends_at_its_optimum(transcription, solver):
+    """The example of `cf.Likelihood`: |m - y| / spread has no second derivative by y."""
+    x, k, spread = cf.symbols("x k spread")
+    noise = cf.Likelihood(lambda y, m: cf.fabs(m - y) / spread + cf.log(2 * spread))
+    data = cf.Experiment({"x": [1.6, 1.2, 0.9, 0.7, 0.5, 0.4]}, [0.5, 1, 1.5, 2, 2.5, 3], noise={"x": noise})
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    problem = cf.Problem(model, data, parameters={"k": 1.0, "spread": cf.Parameter(0.1, lower=1e-3)})
+    result = cf.fit(problem, transcription, solver)
+    assert result.success
+    assert result.neg2loglik == pytest.approx(-25.058, abs=1e-3)
+
+
+s = ca.SX.sym("s")
+COSTS = {
+    "a line with a kink": (lambda y, m: cf.fabs(m - y) / 0.3, lambda y, m, p: np.abs(m - y) / 0.3),
+    "a logarithm of its spread": (
+        lambda y, m: cf.fabs(m - y) * ca.exp(-s) + s,
+        lambda y, m, p: np.abs(m - y) * np.exp(-p[2]) + p[2],
+    ),
+    "quantiles": (
+        lambda y, m: cf.fmax(0.7 * (m - y), 0.3 * (y - m)) / 0.2,
+        lambda y, m, p: np.maximum(0.7 * (m - y), 0.3 * (y - m)) / 0.2,
+    ),
+    "indifference": (
+        lambda y, m: cf.fmax(cf.fabs(m - y) - 0.2, 0) / 0.2,
+        lambda y, m, p: np.maximum(np.abs(m - y) - 0.2, 0) / 0.2,
+    ),
+    "heavy tails": (lambda y, m: ca.log1p(((m - y) / 0.2) ** 2), lambda y, m, p: np.log1p(((m - y) / 0.2) ** 2)),
+    "nothing at the datum": (lambda y, m: ((m - y) / 0.5) ** 4, lambda y, m, p: ((m - y) / 0.5) ** 4),
+}
+
+
+@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("name", COSTS)
+def test_likelihoods_of_ones_own_end_where_nelder_and_mead_do(name, transcription):
+    cost, number = COSTS[name]
+    values = course(10.0, 0.7) + 0.3 * np.random.default_rng(3).laplace(size=40)
+    spread = {"s": -1.0} if name == "a logarithm of its spread" else {}
+    best = optimize.minimize(
+        lambda p: np.sum(number(course(p[0], p[1]), values, p)),
+        [9.9, 0.68, *spread.values()],
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000, "maxfev": 4000},
+    )
+    result = cf.fit(decay(values, cf.Likelihood(cost), **spread), transcription)
+    assert result.success
+    assert result.cost == pytest.approx(best.fun, abs=0.02)
+
+
+def test_a_kink_is_rounded_off_by_next_to_nothing():
+    mu, m = ca.SX.sym("mu"), ca.SX.sym("m")
+    sharp = cf.fabs(cf.fabs(m - mu) - 2.0) / 0.1 + cf.fmin(mu, 3 * m) - cf.fmax(mu, 0)
+    both = ca.Function("both", [mu, m], [sharp, without_kinks(sharp, mu)])
+    for at in np.linspace(-3.0, 7.0, 2001):
+        exact, rounded = (float(value) for value in both(at, 1.0))
+        assert abs(rounded - exact) <= 1.51e-3  # of four kinks
+    slope = ca.Function("slope", [mu, m], [ca.gradient(without_kinks(sharp, mu), mu)])
+    assert all(np.isfinite(float(slope(at, 1.0))) for at in (-1.0, 0.0, 1.0, 3.0))

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _RESOLUTION = 1e-10  # a starting spread is not smaller than this part of the data
 _ACCURACY = 1e-6  # an estimated one not than this, to which models are integrated
-_SINGULAR = 1e-10  # least eigenvalue of a user's curvature, relative to the largest
+_SINGULAR = 1e-2  # least eigenvalue of a user's curvature, scaled by its diagonal, relative to the largest
 _EXACT = 0.03  # residuals below count as this large in the secant, whose logarithm is not to be infinite
 _NEAR = 1e-6  # of the mode: there the secant is a tangent
 _FAR = 1e4  # largest row of a user's likelihood, in standard deviations

@@ -8,8 +8,8 @@ is the larger one of the second derivative and of the secant
 which is the mean curvature between datum and prediction: of what is symmetric about the datum the weight of iteratively
 reweighted least squares, whose parabola touches the cost from above where tails are heavy.
 
-Kinks in the prediction, of ``fabs``, ``fmax`` and ``fmin``, are parabolas close by, as in castfit's own Laplace density:
-at an optimum the model may meet a datum exactly, where solvers want a derivative.
+Kinks in the prediction, of ``fabs``, ``fmax`` and ``fmin``, are parabolas close by, as in castfit's own Laplace
+density: at an optimum the model may meet a datum exactly, where solvers want a derivative.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Likelihood(Noise):
     cost : callable
         ``cost(prediction, datum)`` returns a CasADi SX expression, -log p with all constants.  Other symbols in it mean
         the model's parameters, states and outputs, and parameters that appear only here.  Kinks of ``fabs``, ``fmax``
-        and ``fmin`` are rounded off, by which the cost grows by at most 5e-4.
+        and ``fmin`` are rounded off, each by at most 5e-4; write them so, not by ``if_else``, which stays sharp.
 
     Examples
     --------
