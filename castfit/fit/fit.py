@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from castfit.fit.start.matching import matching
 from castfit.fit.start.soft_start import SoftStart, softened
 from castfit.fit.strategies import search
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
+from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable, Problem, kind_mistakes
 from castfit.result.result import Result
@@ -115,9 +117,9 @@ def fit(
     confidence_level : float
         Of the intervals in the result's table.
     verbose : {0, 1, 2}, optional
-        Nothing; one line per solve, and on a terminal how it goes on, with what an iteration takes and the time that
-        `max_time` leaves; one line per iteration.  By default a line on a terminal or in a notebook, from two seconds
-        on until the end.
+        Nothing; one line per solve, once whether a C compiler would help, and on a terminal how it goes on, with what
+        an iteration takes and the time that `max_time` leaves; one line per iteration.  By default a line on a terminal
+        or in a notebook, from two seconds on until the end.
 
     Returns
     -------
@@ -225,6 +227,8 @@ class _Fit:
             tell: Callable[[str], None] = say if self.verbose else lambda _: None
             if origin.note:
                 tell(origin.note)
+            if self.verbose and getattr(asked, "integrates", True) and asked.integrator.method == "auto":
+                _mention(wanted_compiler())
             deadline = began + limit if origin.ended is None else began
             run = FitRun(
                 posed,
@@ -336,3 +340,10 @@ def _reporter(
         return callback(now) if callback is not None else None
 
     return report
+
+
+@cache
+def _mention(sentence: str) -> None:
+    """Print what is said once in a process."""
+    if sentence:
+        say(sentence)

@@ -3,6 +3,8 @@
 The folder is ``$CASTFIT_CACHE``, else ``castfit`` in the user's cache folder, else, where that cannot be written, a
 temporary one of this process.  A library is named by a hash of all that it depends on: source, flags, compiler and
 processor.  It is written beside its place and moved there, so that processes that compile the same at once do not meet.
+A checksum lies beside it: what is cut off or changed, or what others own or may write to, is not loaded but replaced.
+A folder that others own or may write to is not used.
 
 CasADi can compile for its integrators by itself, but for those of SUNDIALS it writes the source into the current
 folder, whatever it is told.  So its code is compiled here, too: the Rosenbrock method whole, of the others
@@ -15,9 +17,11 @@ import ctypes
 import hashlib
 import os
 import platform
+import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -56,18 +60,24 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
     if compiler is None:
         raise CompilationError("no C compiler was found")
     name = _name(source, flags, compiler)
-    for place in (cache_folder, lambda: Path(_temporary().name)):
+    for place in (cache_folder, _temporary):
         folder = place()
         path = folder / name
         try:
-            if not path.exists():
-                folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_ours(folder):
+                _refuse(folder)
+                continue
+            if not _is_sound(path):
                 _compile(compiler, source, flags, path)
-            ctypes.CDLL(str(path))
-            return path
+            if _is_sound(path):
+                ctypes.CDLL(str(path))
+                return path
         except OSError:  # not writable, or what is there cannot be loaded
             continue
-    raise CompilationError("no folder for compiled libraries can be written; set CASTFIT_CACHE to one")
+    raise CompilationError(
+        "no folder can hold compiled libraries; set CASTFIT_CACHE to one of yours, which programs may be loaded from"
+    )
 
 
 def is_compiled(source: str, flags: tuple[str, ...]) -> bool:
@@ -82,12 +92,54 @@ def _name(source: str, flags: tuple[str, ...], compiler: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which compiled libraries are kept."""
+    """Return the folder in which compiled libraries are kept, from the root; a temporary one of users without a home.
+
+    Libraries by relative paths would be sought elsewhere.
+    """
     given = os.environ.get("CASTFIT_CACHE", "")
-    if given:
-        return Path(given)
-    home = os.environ.get("XDG_CACHE_HOME", "") or os.environ.get("LOCALAPPDATA", "")
-    return Path(home) / "castfit" if home else Path.home() / ".cache" / "castfit"
+    try:
+        if given:
+            return Path(given).expanduser().absolute()
+        home = os.environ.get("XDG_CACHE_HOME", "") or os.environ.get("LOCALAPPDATA", "")
+        return Path(home).absolute() / "castfit" if home else Path.home().absolute() / ".cache" / "castfit"
+    except (RuntimeError, OSError):  # no home, or the current folder is gone
+        return _temporary()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody else owns a folder or a file, nor may write to it, where the system tells."""
+    if not hasattr(os, "geteuid"):
+        return True
+    found = path.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@cache
+def _refuse(folder: Path) -> None:
+    """Say once why a folder is not used."""
+    warnings.warn(
+        f"castfit compiles anew in this process, as others own '{folder}' or may write to it; set CASTFIT_CACHE to a "
+        f"folder of your own, or `chmod go-w '{folder}'` if it is yours",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _checksum(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a library is the one that was compiled."""
+    try:
+        ours = _is_ours(path) and _is_ours(_checksum(path))
+        return ours and _digest(path) == _checksum(path).read_bytes()
+    except OSError:
+        return False
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).hexdigest().encode()
 
 
 def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> None:
@@ -103,12 +155,21 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.strip()]
             raise CompilationError(f"{compiler} failed: {'; '.join(said[-2:])}")
+        sums = _checksum(out)
+        sums.write_bytes(_digest(out))
+        out.chmod(0o700)
+        sums.chmod(0o600)
+        os.replace(sums, _checksum(path))
         os.replace(out, path)
 
 
-@cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
+def _temporary() -> Path:
     """Return a folder of this process, deleted at its end."""
+    return Path(_temporary_folder().name)
+
+
+@cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="castfit_", ignore_cleanup_errors=True)
 
 

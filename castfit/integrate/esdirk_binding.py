@@ -434,6 +434,12 @@ def obstacle() -> str:
     return ""
 
 
+def wanted_compiler() -> str:
+    """Say that a compiler would be of use; empty if there is one that works."""
+    missing = obstacle()
+    return f"Integration would be faster with a C compiler, such as gcc or clang: {missing}." if missing else ""
+
+
 @cache
 def _evaluation() -> int | None:
     """Return the address of CasADi's evaluation of a buffer, None where its library has no such name."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import casadi as ca
 import numpy as np
@@ -21,6 +23,7 @@ from castfit.integrate.esdirk import ESDIRK4, ESDIRK5
 from castfit.integrate.esdirk_binding import NativeModel, Stepping, StepSizes, obstacle
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
 TABLES = pytest.mark.parametrize("method", [ESDIRK4, ESDIRK5], ids=["order 4", "order 5"])
@@ -409,13 +412,108 @@ def test_compiled_libraries_are_kept_and_processes_share_them(tmp_path, monkeypa
     program = f"from castfit.integrate.compilation import load; load({source!r}, ('-O1',))"
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [p.wait() for p in running] == [0, 0]
-    (kept,) = (tmp_path / "cache").iterdir()
+    (kept,) = (tmp_path / "cache").glob("*.so")
     before = kept.stat().st_mtime_ns
     compilation.load(source, ("-O1",))
-    assert [p.name for p in (tmp_path / "cache").iterdir()] == [kept.name]
+    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == [kept.name, f"{kept.name}.sha256"]
     assert kept.stat().st_mtime_ns == before
     compilation.load(source, ("-O2",))
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert len(list((tmp_path / "cache").glob("*.so"))) == 2
+
+
+SEVEN = "double seven(void) { return 7.0; }"
+SEVENTH = "import ctypes; from castfit.integrate.compilation import load; seven = load({!r}, ('-O1',)).seven; "
+SEVENTH = SEVENTH.format(SEVEN) + "seven.restype = ctypes.c_double; print(seven())"
+
+
+def seventh(folder, cache=None):
+    """Let another process use a library that it finds in a cache, or not; return how that ended."""
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    found = {"CASTFIT_CACHE": str(folder / "cache" if cache is None else cache), "PYTHONPATH": path}
+    command = [sys.executable, "-W", "always", "-c", SEVENTH]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | found, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    """A folder with a cache of one library."""
+    folder = tmp_path_factory.mktemp("compiled")
+    found = seventh(folder)
+    assert (found.stdout, found.stderr) == ("7.0\n", "")
+    return folder
+
+
+@pytest.fixture
+def cached(compiled_once, tmp_path):
+    """A copy of that cache, which may be damaged, and the library in it."""
+    copy = shutil.copytree(compiled_once / "cache", tmp_path / "cache")
+    (kept,) = copy.glob("*.so")
+    return kept
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 4],
+        lambda content: content[:4096] + bytes(200) + content[4296:],
+        lambda content: b"garbage",
+        lambda content: content.replace(b"seven", b"eight"),
+    ],
+    ids=["truncated", "changed", "garbage", "another symbol"],
+)
+def test_a_damaged_library_in_the_cache_is_replaced(tmp_path, cached, damage):
+    """A truncated one ended the process by SIGBUS, a changed one by SIGFPE or SIGSEGV."""
+    whole = cached.read_bytes()
+    cached.write_bytes(damage(whole))
+    again = seventh(tmp_path)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "7.0\n", "")
+    assert cached.read_bytes() == whole
+    assert len(list(cached.parent.iterdir())) == 2
+
+
+def test_a_relative_cache_folder_is_used(cached):
+    before = cached.stat().st_mtime_ns
+    assert seventh(cached.parent, ".").stdout == "7.0\n"
+    assert cached.stat().st_mtime_ns == before
+    assert len(list(cached.parent.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions differ")
+def test_a_folder_or_a_file_that_others_may_write_to_is_not_used(tmp_path, cached):
+    cache, kept = cached.parent, cached
+    assert cache.stat().st_mode & 0o777 == 0o700
+    kept.chmod(0o777)
+    assert seventh(tmp_path).stdout == "7.0\n"
+    assert kept.stat().st_mode & 0o777 == 0o700
+    kept.unlink()
+    cache.chmod(0o777)
+    again = seventh(tmp_path)
+    assert again.stdout == "7.0\n"
+    assert again.stderr.count(f"others own '{cache}' or may write to it; set CASTFIT_CACHE to") == 1
+    assert not kept.exists()
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("what", ["folder", "library"])
+def test_what_others_own_is_not_loaded(tmp_path, cached, what):
+    planted = cached.parent if what == "folder" else cached
+    os.chown(planted, 12345, 12345)
+    again = seventh(tmp_path)
+    assert again.stdout == "7.0\n"
+    assert ("others own" in again.stderr) == (what == "folder")
+    assert (planted.stat().st_uid == 0) == (what == "library")
+
+
+def test_users_without_a_home_compile_too(monkeypatch):
+    def homeless(*_):
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("CASTFIT_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert compilation.load(SEVEN, ("-O1",)).seven
+    monkeypatch.setenv("CASTFIT_CACHE", "~nobody-of-this-name/cache")
+    assert compilation.load(SEVEN, ("-O1",)).seven
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):

@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
+import castfit as cf
 from castfit._support.casadi_functions import Buffered, find_compiler
 from castfit._support.status import InputError
+from castfit.fit.fit import _mention as mentioned
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
 from castfit.model.model import Model, symbols
+from tests.builders import decay_problem
 
 METHODS = ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]
 DAE_METHODS = ["idas", "esdirk", "rosenbrock", "collocation"]
@@ -676,6 +679,21 @@ def test_without_a_compiler_auto_interprets_and_always_refuses(no_compiler):
         Integrator(system, [1.0], IntegratorOptions("esdirk"))
     with pytest.raises(InputError, match="no C compiler was found; install one or use 'auto'"):
         Integrator(system, [1.0], IntegratorOptions(compile="always"))
+
+
+def test_that_a_compiler_is_missing_is_said_once_and_by_the_doctor(no_compiler, capsys):
+    sentence = "Integration would be faster with a C compiler, such as gcc or clang: no C compiler was found."
+    mentioned.cache_clear()
+    problem = decay_problem()
+    cf.fit(problem, "single")
+    assert capsys.readouterr().out == ""
+    for _ in range(2):
+        assert cf.fit(problem, "single", verbose=1).success
+    assert capsys.readouterr().out.count(sentence) == 1
+    found = cf.doctor(problem, starts=0)["stiffness"]
+    assert found.fine
+    assert found.sentence.endswith(sentence)
+    mentioned.cache_clear()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell script")

@@ -18,6 +18,7 @@ from castfit.drive.checkup.stiffness import stiffness
 from castfit.fit.fit import fit
 from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.integrate import SUNDIALS
+from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
@@ -248,7 +249,8 @@ def stiff(patient: Patient) -> Finding:
         return look(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
     if max(s.growth for s in found) > 10.0:
         return look(worst.sentence, "Do not use single shooting.")
-    return fine(worst.sentence.partition(";")[0] + ".")
+    wanted = f" {wanted_compiler()}" if patient.options.method == "auto" and wanted_compiler() else ""
+    return fine(f"{worst.sentence.partition(';')[0]}.{wanted}")
 
 
 def redundant(patient: Patient) -> Finding:
