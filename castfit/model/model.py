@@ -9,7 +9,7 @@ A model is a CasADi SX graph over the user's own symbols.  Everything is checked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +24,7 @@ from castfit._support.views import views
 from castfit.model.dae_index import index_mistakes
 from castfit.model.delay import Delayed, DelayLine, delays_in, lay_out, restated, revived, substituted
 from castfit.model.expressions import NOT_A_NUMBER, exchanged, holds_nan, pattern
+from castfit.model.from_function import SymbolArray, asked, rates
 from castfit.model.graph_rewriting import Switch, switched, with_powers
 from castfit.model.interval_outputs import IntervalMemory, reduced
 from castfit.model.scaled_outputs import OutputScaling, Scaled, read_scaled, rescaled
@@ -292,6 +293,57 @@ class Model:
             outputs=outputs,
             time=given.get("t"),
             initial=initial,
+        )
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Any],
+        states: str | Iterable[str],
+        parameters: str | Iterable[str] = (),
+        *,
+        inputs: str | Iterable[str] = (),
+        outputs: Callable[..., Mapping[str, Expression | Scaled]] | None = None,
+        initial: Mapping[str, Expression] | None = None,
+    ) -> Model:
+        """Build a model from a function ``f(t, x, p)``, such as an integrator takes; it is called once, with symbols.
+
+        Parameters
+        ----------
+        function : callable
+            Of time, states and parameters, and of the inputs if there are any: ``f(t, x, p, u)``.  The last three are
+            arrays, in which symbols are found by place and by name: ``x[0]``, ``x["S"]``, ``S, I, R = x``.  It returns
+            the derivatives in the order of the states, or by name.  NumPy's functions take symbols; conditions are
+            written ``cf.if_else(x > 0, a, b)`` or ``np.where(x > 0, a, b)``.
+        states, parameters, inputs : str or iterable of str
+            Their names: ``"S I R"`` or ``["S", "I", "R"]``.
+        outputs : callable, optional
+            A function of the same arguments that returns measurable quantities by name.
+        initial : mapping from str to number, optional
+            Initial states that hold unless an experiment says otherwise.
+
+        Examples
+        --------
+        >>> import castfit as cf
+        >>> def epidemic(t, x, p):
+        ...     S, I, R = x
+        ...     infected = p["beta"] * S * I / (S + I + R)
+        ...     return [-infected, infected - p["gamma"] * I, p["gamma"] * I]
+        >>> cf.Model.from_function(epidemic, "S I R", "beta gamma", initial={"R": 0})
+        Model(ODE: states S, I, R; parameters beta, gamma)
+        """
+        groups = [_named_symbols(names) for names in (states, parameters, inputs)]
+        t = _default_time([symbol.name() for group in groups for symbol in group])
+        x, p, u = groups
+        arguments = [t, *(SymbolArray.of(group) for group in (groups if u else groups[:2]))]
+        right = rates(asked(function, "f", arguments), [symbol.name() for symbol in x])
+        return cls(
+            dict(zip(x, right, strict=True)),
+            parameters=p,
+            inputs=u,
+            outputs=None if outputs is None else asked(outputs, "outputs", arguments),
+            time=t,
+            initial=cast("Any", initial),
         )
 
     @property
@@ -576,9 +628,18 @@ def _default_time(taken: Sequence[str]) -> ca.SX:
     return ca.SX.sym(name)
 
 
+def _named_symbols(names: str | Iterable[str]) -> list[ca.SX]:
+    """Make symbols of names; there may be none."""
+    parts = names.replace(",", " ").split() if isinstance(names, str) else names
+    return list(symbols(parts)) if items(parts) != [] else []
+
+
 def _keys(what: str, mapping: Any, mistakes: list[str]) -> list[Any]:
     if isinstance(mapping, Mapping):
         return list(cast("Mapping[Any, Any]", mapping))
+    if callable(mapping):
+        mistakes.append(f"{what} is a function; write Model.from_function(f, states=[...], parameters=[...])")
+        return []
     mistakes.append(f"{what} is a {type(mapping).__name__}; give a mapping from symbols to expressions, {{x: ...}}")
     return []
 

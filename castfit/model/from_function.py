@@ -1,0 +1,82 @@
+"""A model's equations from a function of symbols, ``f(t, x, p)``, such as integrators of numbers take."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import items, text
+from castfit._support.status import InputError, check, suggest, unknown_names
+
+_WHERE = "Model.from_function"
+_CONDITION = "write conditions on symbols as cf.if_else(x > 0, a, b), cf.fmax(x, 0) or np.where(x > 0, a, b)"
+_ARITHMETIC = "write it with arithmetic, castfit's functions such as cf.exp, or NumPy's, such as np.exp"
+
+
+class SymbolArray(np.ndarray[Any, Any]):
+    """Symbols as an array, (n,), which also knows them by name: ``x[0]``, ``x["S"]``, ``S, I, R = x``."""
+
+    @classmethod
+    def of(cls, symbols: Sequence[ca.SX]) -> SymbolArray:
+        """Make the array of symbols."""
+        array = np.empty(len(symbols), dtype=object)
+        for i, symbol in enumerate(symbols):
+            array[i] = symbol
+        return array.view(cls)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        names = [symbol.name() for symbol in self]
+        check(_WHERE, [] if key in names else [f"there is no '{key}': {suggest(key, names)}"])
+        return super().__getitem__(names.index(key))
+
+
+def asked(function: Callable[..., Any], what: str, arguments: Sequence[Any]) -> Any:
+    """Call a function of the user with symbols; what it raises is told with the usual causes."""
+    if not callable(function):
+        raise InputError(_WHERE, [f"{what} is {text(function)}; give a function of t, x and p"])
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*numpy function was called on a casadi value", FutureWarning)
+            return function(*arguments)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        remedy = _CONDITION if "truth value" in str(error) else _ARITHMETIC
+        signature = f"{what}({', '.join('txpu'[: len(arguments)])})"
+        said = f"{signature} cannot be called with symbols ({type(error).__name__}: {str(error).strip()}); {remedy}"
+        raise InputError(_WHERE, [said]) from error
+
+
+def rates(returned: Any, states: Sequence[str]) -> list[Any]:
+    """Read what a function returned: the derivative of each state, by name or in their order."""
+    if isinstance(returned, Mapping):
+        by_name = cast("Mapping[Any, Any]", returned)
+        mistakes = unknown_names("f returns a derivative of '{}', which is no state", map(str, by_name), states)
+        mistakes += [f"f returns no derivative of '{name}'; return 0 if it is constant" for name in states
+                     if name not in by_name]  # fmt: skip
+        check(_WHERE, mistakes)
+        return [by_name[name] for name in states]
+    found = list(_flat(returned))
+    if len(found) != len(states):
+        said = f"f returns {len(found)} derivatives for {len(states)} states ({', '.join(states)})"
+        raise InputError(_WHERE, [f"{said}; return one for each, in their order, or by name"])
+    return found
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    """Yield the entries of numbers, expressions, and sequences and columns of them."""
+    if isinstance(value, (ca.SX, ca.DM)):
+        yield from ca.vertsplit(ca.vec(ca.SX(value)))
+        return
+    entries = items(value)
+    if entries is None:
+        yield value
+        return
+    for entry in entries:
+        yield from _flat(entry)
