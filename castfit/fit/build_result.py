@@ -18,7 +18,7 @@ from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, stati
 from castfit.result.goodness_of_fit import UNKNOWN, Criteria, goodness
 from castfit.result.identifiability import judge, no_verdict
 from castfit.result.residuals import Seen, series
-from castfit.result.result import Result
+from castfit.result.result import Result, with_dependence
 from castfit.simulate.simulate import Nodes
 from castfit.solve.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
 from castfit.transcribe.observation import constant
@@ -108,7 +108,7 @@ def estimate(
     )
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
-    return Result(
+    result = Result(
         status=status,
         message=message,
         names=names,
@@ -173,6 +173,7 @@ def estimate(
         strategies=tuple(run.strategies),
         problem=problem,
     )
+    return with_dependence(result) if judged.doubtful else result
 
 
 def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:

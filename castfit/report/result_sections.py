@@ -19,6 +19,7 @@ from castfit.report.page import Lead, Section
 from castfit.report.problem_sections import question
 from castfit.report.tables import facts, sheet, table
 from castfit.result.identifiability import WELL_DETERMINED
+from castfit.result.residuals import NOTHING
 from castfit.simulate.simulate import SimulationError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
 
 _MOST_EMBEDDED = 400_000  # bytes of a saved result that go into the page
-_UNLIKELY = 0.01  # probability of so large a chi2 below which the verdict is no longer good
 _MOST_CORRELATED = 40  # quantities in a picture of correlations
 
 
@@ -75,12 +75,12 @@ def verdict(result: Result) -> str:
     """Say in a few sentences what came out."""
     if not result.success:
         return f"No solution was found: {result.message}"
-    parts = [result.goodness.sentence or "A solution was found.", result.identifiability.sentence]
-    return " ".join(part for part in (*parts, *_suspicions(result)) if part)
+    parts = (result.goodness.sentence or "A solution was found.", *_suspicions(result), result.determination)
+    return " ".join(part for part in parts if part)
 
 
 def _doubts(result: Result) -> bool:
-    unlikely = bool(result.goodness.p_value < _UNLIKELY)
+    unlikely = result.goodness.grade != NOTHING
     known = all(verdict.kind == WELL_DETERMINED for verdict in result.identifiability.verdicts)
     return unlikely or bool(_suspicions(result)) or not known
 
@@ -102,7 +102,7 @@ def sections(result: Result, figures: Figures, bands: str | None = "linear") -> 
             Section("determined", "What the data determine", determined(result, figures), "What is determined")
         )
     if known and result.success:
-        found.append(Section("residuals", "Do the residuals look like noise?", residuals(result, figures), "Residuals"))
+        found.append(Section("residuals", "What do the residuals tell?", residuals(result, figures), "Residuals"))
     found.append(Section("solution", "How it was solved", solved(result, figures)))
     return found
 
@@ -125,7 +125,8 @@ def data_and_fit(result: Result, figures: Figures, bands: str | None) -> Markup:
 def estimates(result: Result) -> Markup:
     """Return the table of estimates, with intervals as text and drawn."""
     level = f"{100 * result.confidence_level:g} %"
-    heads = ("quantity", "?unit", ">value", ">standard error", f"{level} interval", "", "verdict")
+    verdicts = "if the model were right" if result.refuted else "verdict"
+    heads = ("quantity", "?unit", ">value", ">standard error", f"{level} interval", "", verdicts)
     logs = dict(zip(result.names, result.log, strict=True))
     rows: list[list[Content]] = []
     for name, one in estimated(result):
@@ -175,7 +176,7 @@ def determined(result: Result, figures: Figures) -> Markup:
     said = [*map(str, result.identifiability.combinations), *region.sentences]
     several = len(result.names) > 1
     parts: list[Content] = [
-        tag("p", result.identifiability.sentence),
+        tag("p", result.determination),
         tag("ul", (tag("li", s) for s in dict.fromkeys(said)), class_="said") if said else None,
         tag("h3", "How well each is known"),
         sheet(region.limits),
@@ -228,7 +229,8 @@ def residuals(result: Result, figures: Figures) -> Markup:
         figures.add(
             lambda: plots.residuals(result),
             "Residuals in time, against the size of the prediction, against the quantiles of a normal distribution, "
-            "and their correlation with each other by distance. Small p mean that noise hardly looks like this.",
+            "and their correlation with each other by distance. Small p mean that noise hardly looks like "
+            "this; red ones are suspected, all tests together.",
         ),
         tag("h3", "Tests"),
         _tests(found, result.goodness.chi2_per_datum),
@@ -258,13 +260,14 @@ def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
             name.replace("_", " "),
             f"{c.number:.3g}",
             f"{c.p_value:.2g}",
+            f"{c.adjusted:.2g}" if np.isfinite(c.adjusted) else "",
             c.sentence,
         )
         for checks in every
         for name, c in checks.checks.items()
         if np.isfinite(c.p_value)
     ]
-    shown = table(("output", "experiment", "test", ">number", ">p", "in words"), rows)
+    shown = table(("output", "experiment", "test", ">number", ">p", ">p of all together", "in words"), rows)
     return shown if len(every) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), shown)
 
 

@@ -1,21 +1,22 @@
-"""Whether residuals look like noise: per output and experiment, in figures and in sentences.
+"""Whether the residuals of a fit look like noise: one judgement, by output and experiment, in figures and sentences.
 
-Five tests (castfit.result.residuals), and outliers by name.  Outliers are set aside before the tests: one value
-far away would hide everything else.  A finding is one only if chance alone gives it in a few fits of a thousand, so
-that the probability is divided among the tests of all outputs.
+Four tests (castfit.result.residual_tests), graded together, and outliers by name.  Outliers
+are set aside before the tests: one value far away would hide everything else.  The correlation of neighbours, by which
+models are found to miss something, has most of the weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief, one_line
+from castfit._support.reprs import brief, listed, one_line
 from castfit._support.text_tables import aligned
-from castfit.result.residuals import UNTESTED, Figure, autocorrelation, normality, outliers, runs, trend
+from castfit.result.residual_tests import adjusted, neighbours, normality, outliers, trend
+from castfit.result.residuals import FEWEST, NOTHING, PROOF, SHOWN, SUSPECTED, UNTESTED, Figure, grade, runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,47 +26,57 @@ if TYPE_CHECKING:
     from castfit.result.influence import Influential
 
 
-_SURE = 1e-3  # probability of an outlier, and of a finding by any test, in a fit where nothing is wrong
 _TINY = 1e-2  # mean square of residuals, in standard deviations, of data that are no measurements
 _NAMED = 3  # outliers in a summary
 _HUNG = 2  # influential values in a summary ...
 _FAR = 2.0  # ... which move an estimate by so many standard errors
+_STARS = {SHOWN: "**", SUSPECTED: "*", NOTHING: ""}
 
 
 @dataclass(frozen=True)
 class _TestWords:
-    """How a test is put in words: of what, its number, what is said if nothing or something is found, in summaries.
+    """How a test is put in words.
 
-    wrong : two if the number has a sign, for positive and negative ones
+    weight : in the grading of all tests together; a test without weight explains another one
+    subject, number : of what it is, and its number
+    against : what a test speaks against that finds something
+    shown, suspected : what is found, two if the number has a sign: for positive and negative ones
     """
 
+    weight: float
     subject: str
     number: str
-    right: str
-    wrong: tuple[str, ...]
-    short: str
+    against: str
+    shown: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
 
 
 _TESTS = {
     "autocorrelation": _TestWords(
-        "Residuals of {} that are neighbours in time", "correlation", "look independent",
-        ("are correlated", "alternate"), "are correlated in time, as where the model misses something",
+        0.8, "neighbouring residuals of {}", "correlation", "independence",
+        ("are alike {}: the model misses something, and the intervals are too short by a factor of about {factor:.2g}",
+         "alternate {}: they are not independent"),
+        ("may be alike {}: the model may miss something, and the intervals may be too short by a factor of about "
+         "{factor:.2g}", "may alternate {}: they may not be independent"),
     ),
-    "runs": _TestWords(
-        "The signs of residuals of {}", "changes per pair of neighbours", "change as often as those of noise",
-        ("change too rarely",), "keep their sign for long, as where the model misses something",
-    ),
+    "runs": _TestWords(0.0, "the signs of residuals of {}", "changes per pair of neighbours", ""),
     "normality": _TestWords(
-        "The residuals of {}", "A² =", "look normal",
-        ("are not normal",), "are not normal, even without outliers",
+        0.1, "residuals of {}", "A² =", "normality",
+        ("are not normal, outliers aside {}: another noise model may suit them",),
+        ("may not be normal, outliers aside {}",),
     ),
     "with_prediction": _TestWords(
-        "With the prediction, the residuals of {}", "rank correlation", "do not change in size",
-        ("grow", "shrink"), "change in size with the prediction, so sigma should depend on it",
+        0.05, "residuals of {}", "rank correlation", "equal sizes along the prediction",
+        ("grow with the prediction {}: sigma should depend on it", "shrink with the prediction {}: sigma should depend "
+         "on it"),
+        ("may grow with the prediction {}: sigma may depend on it", "may shrink with the prediction {}: sigma may "
+         "depend on it"),
     ),
     "with_time": _TestWords(
-        "With time, the residuals of {}", "rank correlation", "do not change in size",
-        ("grow", "shrink"), "change in size with time",
+        0.05, "residuals of {}", "rank correlation", "equal sizes along time",
+        ("grow with time {}: the values are not equally accurate", "shrink with time {}: the values are not equally "
+         "accurate"),
+        ("may grow with time {}", "may shrink with time {}"),
     ),
 }  # fmt: skip
 
@@ -103,14 +114,21 @@ class Check:
 
     number : what was measured; NaN where there is too little to test
     p_value : probability of a number so far from what is expected if the residuals are noise
-    found : whether that is too little for chance
-    sentence : all that in words
+    sentence : what may be said of it
+    grade : what may be claimed: ``"shown"``, ``"suspected"`` or ``"nothing"``
+    adjusted : the probability adjusted for all tests of the fit, by which it is graded
     """
 
     number: float
     p_value: float
-    found: bool
     sentence: str
+    grade: str = NOTHING
+    adjusted: float = np.nan
+
+    @property
+    def found(self) -> bool:
+        """Whether something is shown or suspected."""
+        return self.grade != NOTHING
 
     def __str__(self) -> str:
         return self.sentence
@@ -119,7 +137,7 @@ class Check:
         return one_line(f"{type(self).__name__}({self.sentence})")
 
 
-_UNSIZED = Check(np.nan, np.nan, False, "The size of the residuals: not tested, as sigma is not known.")
+_UNSIZED = Check(np.nan, np.nan, "The size of the residuals: not tested, as sigma is not known.")
 
 
 @brief
@@ -129,9 +147,8 @@ class Checks:
 
     output, experiment : no experiment means all of them
     n : number of residuals: of measured values, without those beyond a limit of detection
-    autocorrelation : correlation of residuals that are neighbours in time; the test is Ljung and Box's, of up to ten
-        lags
-    runs : fraction of neighbours whose signs differ
+    autocorrelation : correlation of residuals that are neighbours in time; the test is Durbin and Watson's
+    runs : fraction of neighbours whose signs differ, which explains the correlation and is not graded
     normality : Anderson and Darling's A^2
     with_prediction, with_time : rank correlation of the residuals' sizes with the size of the prediction, and with
         time: whether all values are equally accurate
@@ -148,13 +165,18 @@ class Checks:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The sentences of what is wrong."""
+        """The sentences of what is shown or suspected."""
         return tuple(check.sentence for check in self.checks.values() if check.found)
 
     @property
     def checks(self) -> dict[str, Check]:
         """All tests by name."""
         return {name: getattr(self, name) for name in _TESTS}
+
+    @property
+    def tested(self) -> bool:
+        """Whether there was enough for any test."""
+        return any(np.isfinite(check.p_value) for check in self.checks.values())
 
     def __str__(self) -> str:
         return "\n".join(check.sentence for check in self.checks.values())
@@ -185,26 +207,38 @@ class Diagnostics:
 
     @property
     def suspicious(self) -> bool:
-        """Whether anything was found: outliers, residuals that are no noise, values that the estimates hang on."""
-        return bool(self.outliers or self._hangs or self.at_jumps) or any(
-            checks.found for checks in self.outputs.values()
-        )
+        """Whether anything is suspected: outliers, residuals that are no noise, values that the estimates hang on."""
+        return bool(self.sentences)
+
+    @property
+    def dependent(self) -> tuple[str, ...]:
+        """The outputs whose neighbouring residuals are shown to be alike: the model misses something there."""
+        found = ((name, checks.autocorrelation) for name, checks in self.outputs.items())
+        return tuple(name for name, check in found if check.grade == SHOWN and check.number > 0.0)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What is wrong, in a line about outliers and a line about the rest; nothing where nothing is."""
+        """What is shown or suspected: a line about outliers, one for each finding; nothing where nothing is."""
         named = [outlier.named(experiment=self.several) for outlier in self.outliers[:_NAMED]]
         more = len(self.outliers) - len(named)
-        listed = f"{', '.join(named)}{f' and {more} more' if more else ''}"
+        every = f"{', '.join(named)}{f' and {more} more' if more else ''}"
         bent = any(outlier.output not in self.heavy for outlier in self.outliers)
         remark = "which bend the fit, so look at them first" if bent else "which count little in this fit"
-        first = f"Outliers, {remark}: {listed}." if named else ""
-        kinds = {name: [n for n, c in self.outputs.items() if c.checks[name].found] for name in _TESTS}
-        if kinds["autocorrelation"]:  # which says what the runs say
-            kinds["runs"] = [n for n in kinds["runs"] if n not in kinds["autocorrelation"]]
-        found = [f"{_TESTS[name].short} ({', '.join(who)})" for name, who in kinds.items() if who]
-        said = f"The residuals {'; '.join(found)}." if found else ""
-        return tuple(s for s in (first, self.at_jumps, said, self._hangs) if s)
+        kinds: dict[tuple[str, str, bool], dict[str, Check]] = {}
+        for name, checks in self.outputs.items():
+            for test, check in checks.checks.items():
+                if check.found:
+                    kinds.setdefault((test, check.grade, check.number < 0.0), {})[name] = check
+        found = [_said(test, claim, who) for (test, claim, _), who in sorted(kinds.items(), key=_order)]
+        first = f"Outliers, {remark}: {every}." if named else ""
+        return tuple(s for s in (first, self.at_jumps, *found, self._hangs) if s)
+
+    @property
+    def _nothing(self) -> str:
+        """Say how much was looked at where nothing was found."""
+        n = sum(checks.n for checks in self.outputs.values() if checks.tested)
+        few = f"The residuals are not tested: they are too few (below {FEWEST} of each output), or no noise."
+        return f"Nothing speaks against noise in {n} residuals." if n else few
 
     @property
     def _hangs(self) -> str:
@@ -218,8 +252,8 @@ class Diagnostics:
 
     @property
     def sentence(self) -> str:
-        """What is wrong, or that nothing is."""
-        return " ".join(self.sentences) or "The residuals look like noise."
+        """What is shown or suspected, or how many values were tested where nothing is."""
+        return " ".join(self.sentences) or self._nothing
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({self.sentence})")
@@ -228,10 +262,13 @@ class Diagnostics:
         head = ["output", "experiment", "n", "lag 1", "sign changes", "A²", "with prediction", "with time"]
         every = [*self.outputs.values()] + ([*self.series.values()] if self.several else [])
         rows = [[c.output, c.experiment or "all", str(c.n), *map(_cell, c.checks.values())] for c in every]
+        cells = [cell for row in rows for cell in row[3:]]
+        stars = ["* suspected (p < 0.05), ** shown (p < 0.001), of all tests together"]
         sized = [] if np.isnan(self.chi2.number) else [self.chi2.sentence]
-        said = [s for s in self.sentences if s != self._hangs] or ["The residuals look like noise."]
+        said = [s for s in self.sentences if s != self._hangs] or [self._nothing]
         hung = [str(one) for one in self.influential] or ["No value by itself decides on the estimates."]
-        return "\n".join([*aligned([head, *rows], "<<>>>>>>"), "", *sized, *said, *hung])
+        table = [*aligned([head, *rows], "<<>>>>>>"), *(stars if any(c.endswith("*") for c in cells) else []), ""]
+        return "\n".join([*table, *sized, *said, *hung])
 
 
 def diagnose(
@@ -243,6 +280,7 @@ def diagnose(
     not_normal: Collection[str] = (),
     heavy: Collection[str] = (),
     by_experiment: bool = True,
+    hat: Array | None = None,
     influential: tuple[Influential, ...] = (),
     goodness: Goodness | None = None,
     chi2: float = np.nan,
@@ -257,6 +295,7 @@ def diagnose(
     not_normal : outputs whose noise model is not normal
     heavy : outputs whose noise model expects values far away
     by_experiment : whether every experiment is tested for itself, too
+    hat : (n, k), whose products with each other are the hat matrix of the fit; none if it is not known
     influential : tuple of Influential
     goodness : what is said of chi2
     """
@@ -264,7 +303,7 @@ def diagnose(
     parts = _parts(table)
     names = list(dict.fromkeys(name for _, name in parts))
     own = {name: np.concatenate([at for (_, n), at in parts.items() if n == name]) for name in names}
-    rest, several = dof / max(usable.size, 1), len(dict.fromkeys(e for e, _ in parts))
+    rest = dof / max(usable.size, 1)
     away = np.zeros(usable.size, dtype=np.bool_)
     skip: set[str] = set()
     for name, every in own.items():
@@ -273,23 +312,34 @@ def diagnose(
         if name in exact or _silent(r, known):
             skip.add(name)
         else:
-            away[at] = outliers(r, rest * at.size, _SURE / len(names), known=known)
+            away[at] = outliers(r, rest * at.size, PROOF / len(names), known=known)
 
-    def checks(name: str, experiment: str, series: list[Index], level: float) -> Checks:
-        kept = [at[usable[at] & ~away[at]] for at in series]
-        figures = {} if name in skip else _figures(table, [at for at in kept if at.size], normal=name not in not_normal)
-        what = f"{name} in {experiment}" if experiment else name
-        done = {test: _check(test, figures.get(test, UNTESTED), what, level) for test in _TESTS}
-        return Checks(name, experiment, sum(int(np.count_nonzero(usable[at])) for at in series), **done)
+    Q = np.zeros((usable.size, 0)) if hat is None else hat
+    by_output = {("", name): [at for (_, n), at in parts.items() if n == name] for name in names}
+    by_series = {key: [at] for key, at in parts.items()} if by_experiment else {}
 
-    level = _SURE / (len(_TESTS) * max(len(names), 1))
+    def checked(family: Mapping[tuple[str, str], Sequence[Index]]) -> dict[tuple[str, str], Checks]:
+        """Test and grade the outputs of all experiments, or those of each."""
+        figures: dict[tuple[str, str], dict[str, Figure]] = {}
+        for (e, name), series in family.items():
+            kept = [at for one in series if (at := one[usable[one] & ~away[one]]).size and name not in skip]
+            figures[e, name] = _figures(table, kept, Q, normal=name not in not_normal)
+        each = [f[test].p_value for f in figures.values() for test in _TESTS if _TESTS[test].weight]
+        weights = [w.weight for _ in figures for w in _TESTS.values() if w.weight]
+        graded = iter(adjusted(np.array(each), np.array(weights)).tolist())
+        found: dict[tuple[str, str], Checks] = {}
+        for (e, name), of in figures.items():
+            what = f"{name} in {e}" if e else name
+            done = {t: _check(t, of[t], what, next(graded) if _TESTS[t].weight else np.nan) for t in _TESTS}
+            found[e, name] = Checks(name, e, sum(int(usable[at].sum()) for at in family[e, name]), **done)
+        return found
+
     found = sorted(np.flatnonzero(away).tolist(), key=lambda i: -abs(table["normalised"][i]))
-    each = parts.items() if by_experiment else ()
     return Diagnostics(
-        outputs={name: checks(name, "", [at for (_, n), at in parts.items() if n == name], level) for name in names},
-        series={(e, name): checks(name, e, [at], level / several) for (e, name), at in each},
+        outputs={name: checks for (_, name), checks in checked(by_output).items()},
+        series=checked(by_series),
         outliers=tuple(_outlier(table, i) for i in found),
-        several=several > 1,
+        several=len(dict.fromkeys(e for e, _ in parts)) > 1,
         heavy=frozenset(heavy),
         influential=influential,
         chi2=_UNSIZED if goodness is None else _sized(goodness, chi2, dof),
@@ -300,8 +350,7 @@ def _sized(goodness: Goodness, chi2: float, dof: float) -> Check:
     """Put the test of chi2 in words; nothing is tested where sigma is unknown."""
     if np.isnan(goodness.p_value) or not dof > 0:
         return _UNSIZED
-    p = min(goodness.p_value, 1.0 - goodness.p_value)  # too large, or too small
-    return Check(chi2 / dof, goodness.p_value, bool(p < _SURE), goodness.sentence)
+    return Check(chi2 / dof, goodness.p_value, goodness.sentence, goodness.grade, goodness.p_value)
 
 
 def _parts(table: Mapping[str, NDArray[Any]]) -> dict[tuple[str, str], Index]:
@@ -318,39 +367,67 @@ def _silent(r: Array, known: bool) -> bool:
     return not np.any(r) or (known and float(np.mean(r**2)) < _TINY)
 
 
-def _figures(table: Mapping[str, NDArray[Any]], each: list[Index], *, normal: bool) -> dict[str, Figure]:
+def _figures(table: Mapping[str, NDArray[Any]], each: list[Index], Q: Array, *, normal: bool) -> dict[str, Figure]:
     """Test the residuals of one output, whose rows are given by experiment."""
-    together = np.concatenate(each) if each else np.empty(0, dtype=np.intp)
-    r = table["normalised"][together]
-    in_time = [_per_time(table["time"][e], table["normalised"][e]) for e in each]
+    if not each:
+        return dict.fromkeys(_TESTS, UNTESTED)
+    together = np.concatenate(each)
+    left = 1.0 - np.sum(Q[together] ** 2, axis=1)  # of the variance of each value, which the fit takes away
+    own = together[left > _TINY]
+    r = table["normalised"][own] / np.sqrt(left[left > _TINY])
+    in_time = [_per_time(table["time"][e], table["normalised"][e][:, None])[:, 0] for e in each]
     return {
-        "autocorrelation": autocorrelation(in_time),
+        "autocorrelation": neighbours(in_time, [_per_time(table["time"][e], Q[e]) for e in each]),
         "runs": runs(in_time),
         "normality": normality(r) if normal else UNTESTED,
-        "with_prediction": trend(r, np.abs(table["prediction"][together])),
-        "with_time": trend(r, table["time"][together]),
+        "with_prediction": trend(r, np.abs(table["prediction"][own])),
+        "with_time": trend(r, table["time"][own]),
     }
 
 
-def _per_time(times: Array, r: Array) -> Array:
-    """Return one residual per time, of the same deviation: replicates have no order."""
+def _per_time(times: Array, rows: Array) -> Array:
+    """Return one row per time, of the same deviation: replicates have no order."""
     _, inverse, counts = np.unique(times, return_inverse=True, return_counts=True)
-    return np.bincount(inverse.ravel(), r) / np.sqrt(counts)
+    out = np.zeros((counts.size, rows.shape[1]))
+    np.add.at(out, inverse.ravel(), rows)
+    return out / np.sqrt(counts)[:, None]
 
 
-def _check(test: str, figure: Figure, what: str, level: float) -> Check:
-    """Put a figure in words."""
-    words, found = _TESTS[test], bool(figure.p_value < level)
+def _check(test: str, figure: Figure, what: str, adjusted_p: float) -> Check:
+    """Grade a figure and put it in words."""
+    words, claim = _TESTS[test], grade(adjusted_p)
     subject = words.subject.format(what)
+    numbers = f"({words.number} {figure.number:.2g}, p = {figure.p_value:.1g})"
+    said = f"{subject}: nothing against {words.against} {numbers}."
     if np.isnan(figure.p_value):
-        return Check(figure.number, figure.p_value, False, f"{subject}: not tested.")
-    said = words.wrong[-1 if figure.number < 0 else 0] if found else words.right
-    figures = f"({words.number} {figure.number:.2g}, p = {figure.p_value:.1g})"
-    return Check(figure.number, figure.p_value, found, f"{subject} {said} {figures}.")
+        said = f"{subject}: not tested."
+    elif not words.weight:
+        said = f"{subject} change at {100 * figure.number:.0f} % of neighbours, those of noise at half of them."
+    check = Check(figure.number, figure.p_value, f"{said[0].upper()}{said[1:]}", claim, adjusted_p)
+    return check if claim == NOTHING else replace(check, sentence=_said(test, claim, {what: check}))
+
+
+def _order(item: tuple[tuple[str, str, bool], Any]) -> tuple[bool, int]:
+    """Sort what is shown before what is suspected, and by tests."""
+    (test, claim, _), _ = item
+    return claim != SHOWN, list(_TESTS).index(test)
+
+
+def _said(test: str, claim: str, who: Mapping[str, Check]) -> str:
+    """Put what was found of some outputs into a sentence; the factor is that of an autoregressive process."""
+    words, numbers = _TESTS[test], [check.number for check in who.values()]
+    claims = words.shown if claim == SHOWN else words.suspected
+    r = min(max(numbers), 0.99)
+    figures = f"({words.number} {', '.join(f'{x:.2g}' for x in numbers[:_NAMED])}{', ...' * (len(numbers) > _NAMED)}"
+    chance = max(check.adjusted for check in who.values())
+    figures, factor = f"{figures}, p = {chance:.1g})", np.sqrt((1 + r) / (1 - r))
+    said = claims[-1 if numbers[0] < 0 else 0].format(figures, factor=factor)
+    subject = words.subject.format(listed(who))
+    return f"{subject[0].upper()}{subject[1:]} {said}."
 
 
 def _cell(check: Check) -> str:
-    return "-" if np.isnan(check.p_value) else f"{check.number:.2g}{'*' if check.found else ''}"
+    return "-" if np.isnan(check.p_value) else f"{check.number:.2g}{_STARS[check.grade]}"
 
 
 def _outlier(table: Mapping[str, NDArray[Any]], i: int) -> Outlier:

@@ -1,9 +1,11 @@
 """Whether the model describes the data, in figures and in a sentence.
 
 Where standard deviations are known, chi2 has a distribution of its own.  Where they are not, two things remain: how
-much of the data's variance the model leaves, and whether what it leaves looks like noise.  For that the signs of
-successive residuals are compared: of m pairs of neighbours half have unequal signs, by the binomial distribution, and
-far fewer where the model misses something (a runs test, Wald and Wolfowitz 1940).
+much of the data's variance the model leaves, and whether what it leaves is shown to be more than noise, which is judged
+by castfit.result.diagnostics and nowhere else (`Goodness.with_dependence`).
+
+Data without a time course, one time in each experiment, may differ little more than their errors do: there a model that
+leaves more than a constant would is refuted only if the ratio of their variances is (Fisher's F).
 
 Information criteria say what a better fit is worth, given what the model estimates.  With
 
@@ -19,24 +21,22 @@ k is the sum of the leverages of the data, between 0 and n_theta: the effective 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
 
 from castfit._support.reprs import one_line
-from castfit.result.residuals import ResidualSeries
+from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
 from castfit.result.residuals import runs as signs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
-_SURE = 1e-3  # probability below which something is no chance
-_RARE = 0.05  # and below which it deserves a word
 _POOR = 2.0  # root of chi2 per degree of freedom above which the model does not describe the data
-_LARGE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
+LARGE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
 _MOST = 0.5  # unexplained variance that deserves a word even without any pattern
 EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 
@@ -45,7 +45,7 @@ EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 class Goodness:
     """How well the model describes the data.
 
-    described : False where the residuals are far larger than the noise can be, or large and not like noise
+    described : False where the residuals are far larger than the noise can be, or large and shown to be no noise
     p_value : probability of a chi2 at least as large if the model is right; NaN where standard deviations are unknown
     chi2_per_datum : mean squared weighted residual by output; about 1 where standard deviations are known and right
     unexplained : by output, the sum of squared residuals divided by that of the data about their mean; NaN for constant
@@ -66,6 +66,29 @@ class Goodness:
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({self.sentence})")
+
+    @property
+    def grade(self) -> str:
+        """What chi2 may claim against the model, or against sigma where it is too small: shown, suspected or nothing.
+
+        Sigmas that may be too large are not suspected, only shown.
+        """
+        return SHOWN if grade(1.0 - self.p_value) == SHOWN else grade(self.p_value)
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """The outputs of which so much is unexplained that what is left must not be shown to be more than noise."""
+        open_to_doubt = self.described and np.isnan(self.p_value)
+        return tuple(name for name, left in self.unexplained.items() if left > LARGE) if open_to_doubt else ()
+
+    def with_dependence(self, outputs: Collection[str]) -> Goodness:
+        """Return the judgement where the model is shown to miss something of some outputs."""
+        worst = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
+        if not worst:
+            return self
+        left = f"{100 * self.unexplained[worst]:.3g} % of the variance of {worst} unexplained, which is not noise"
+        said = f"The model does not describe the data: it leaves {left}. Other starts may be better."
+        return replace(self, described=False, sentence=said)
 
 
 UNKNOWN = Goodness(True, np.nan, {}, {}, {}, "")
@@ -89,15 +112,15 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
     if dof <= 0:
         described, said = True, "With no degrees of freedom left, the data cannot contradict the model."
     elif absolute_sigma:
-        described, said = _by_chi2(series, chi2, dof, p_value, runs)
+        described, said = _by_chi2(series, chi2, dof, p_value)
     else:
-        described, said = _by_pattern(unexplained, runs)
+        flat = all(np.unique(s.times).size < 2 for s in series)
+        n = {name: sum(s.residuals.size for s in group) for name, group in of.items()}
+        described, said = _by_variance(unexplained, n, dof if flat else 0)
     return Goodness(described, p_value, mean_square, unexplained, runs, said)
 
 
-def _by_chi2(
-    series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: float, runs: dict[str, float]
-) -> tuple[bool, str]:
+def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: float) -> tuple[bool, str]:
     """Judge by the distribution of chi2."""
     ratio = f"chi2/n = {chi2 / sum(s.residuals.size for s in series):.3g}"
     parts = [float(s.residuals @ s.residuals) for s in series]
@@ -105,45 +128,35 @@ def _by_chi2(
     many = len({s.experiment for s in series}) > 1
     place = f"{worst.output} in {worst.experiment}" if many else worst.output
     look = f"look at {place}, which has {100 * max(parts) / max(sum(parts), np.finfo(float).tiny):.0f} % of it"
-    if p_value < _SURE and chi2 > _POOR**2 * dof:
+    claim = grade(p_value)
+    if claim == SHOWN and chi2 > _POOR**2 * dof:
         return False, f"The model does not describe the data: {ratio}; {look}. Other starts may be better."
-    if p_value < _SURE:
+    if claim == SHOWN:
         remedy = "The model lacks something, other starts may be better, or sigma is too small."
         return True, f"The residuals are larger than sigma says: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
-    if float(special.chdtr(dof, chi2)) < _SURE:
+    if grade(float(special.chdtr(dof, chi2))) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         much = f"about {factor:.2g} times too large" if np.isfinite(factor) else "too large"
         return True, f"The residuals are smaller than sigma says: {ratio}. Sigma seems {much}, the standard errors too."
-    if p_value < _RARE:
+    if claim != NOTHING:
         said = f"The residuals are rather large for these sigmas: {ratio}, p = {p_value:.2g}"
-        return True, f"{said}, as one data set in {1 / p_value:.0f} has them by chance.{_in_runs(runs)}"
-    return True, f"The data agree with the model: {ratio}, p = {p_value:.2g}.{_in_runs(runs)}"
+        return True, f"{said}, as one data set in {1 / p_value:.0f} has them by chance."
+    return True, f"Nothing speaks against the size of the residuals: {ratio}, p = {p_value:.2g}."
 
 
-def _by_pattern(unexplained: dict[str, float], runs: dict[str, float]) -> tuple[bool, str]:
-    """Judge by what is left and by whether it looks like noise."""
+def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> tuple[bool, str]:
+    """Judge by what is left; `dof` where data without a time course are compared with a constant, otherwise 0."""
     known = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not known:
         return True, ""
     worst = max(known, key=lambda name: known[name])
-    tested = {name: p for name, p in runs.items() if known.get(name, 0.0) > EXACT}
-    pattern = min(tested, key=lambda name: tested[name] if np.isfinite(tested[name]) else 1.0, default=worst)
-    systematic = bool(tested) and tested[pattern] < _SURE / len(tested)
     left = f"{100 * known[worst]:.3g} % of the variance of {worst} unexplained"
-    if known[worst] > 1.0 or (systematic and known[worst] > _LARGE):
-        more = _in_runs(tested) if systematic else ""
-        return False, f"The model does not describe the data: it leaves {left}.{more} Other starts may be better."
-    if known[worst] > _MOST:
-        return True, f"The model leaves {left}; it looks like noise."
-    return True, f"The model leaves {left}.{_in_runs(tested)}"
-
-
-def _in_runs(runs: dict[str, float]) -> str:
-    """Name the outputs whose residuals keep their sign for too long."""
-    found = [f"{name} (p = {p:.1g})" for name, p in runs.items() if p < _SURE / len(runs)]
-    if not found:
-        return ""
-    return f" The residuals of {', '.join(found)} keep their sign for long: the model misses something there."
+    if known[worst] > 1.0:
+        rest, constant = dof * n[worst] / sum(n.values()), n[worst] - 1  # degrees of freedom of model and constant
+        if dof and grade(float(special.fdtrc(rest, constant, known[worst] * constant / rest))) != SHOWN:
+            return True, f"The data of {worst} vary too little between experiments to judge the model by."
+        return False, f"The model does not describe the data: it leaves {left}. Other starts may be better."
+    return True, f"The model leaves {left}{', most of it' if known[worst] > _MOST else ''}."
 
 
 def _mean_square(group: Sequence[ResidualSeries]) -> float:

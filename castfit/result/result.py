@@ -278,6 +278,24 @@ class Result:
         return self.status.success
 
     @property
+    def described(self) -> bool:
+        """Whether the model describes the data, as far as was tested: see `goodness`; False of a fit that failed."""
+        return self.success and self.goodness.described
+
+    @property
+    def refuted(self) -> bool:
+        """Whether this solution shows that the model is wrong, so that its intervals are not to be believed.
+
+        Either it does not describe the data, or neighbouring residuals are shown to be alike; see `diagnostics`.
+        """
+        return _refuted(self, _summary(self))
+
+    @property
+    def determination(self) -> str:
+        """What `identifiability` says of all quantities together, on a condition where the model is `refuted`."""
+        return _determination(self, self.refuted)
+
+    @property
     def criteria(self) -> Criteria:
         """Information criteria of the data: AIC, AICc, BIC, and what they are made of."""
         k = self.n_estimated
@@ -559,7 +577,7 @@ class Result:
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Whether the residuals look like noise: `Diagnostics` per output and experiment, and outliers by name.
+        """What is shown or suspected of the residuals: `Diagnostics` per output and experiment, and outliers by name.
 
         Raises
         ------
@@ -748,7 +766,9 @@ class Result:
             the values lie.
         """
         check("summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False")))
-        return "\n".join([*_table(self, every=every), "", *_footer(self)])
+        found = _summary(self)
+        wrong = _refuted(self, found)
+        return "\n".join([*_table(self, wrong, every=every), "", *_footer(self, found, wrong)])
 
     def __str__(self) -> str:
         return self.summary()
@@ -803,13 +823,12 @@ def _family_row(result: Result, label: str, members: Sequence[str], values: Mapp
     return f"{name} ({unit})" if unit else name, middle, deviation, f"[{low}, {high}]", remark
 
 
-def _table(result: Result, *, every: bool = False) -> list[str]:
+def _table(result: Result, wrong: bool, *, every: bool = False) -> list[str]:
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
     posed = None if result.problem is None else result.problem.posed
-    rows: list[tuple[str, ...]] = [
-        ("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", "remark")
-    ]
+    remark = "if the model were right" if wrong else "remark"
+    rows: list[tuple[str, ...]] = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", remark)]
     values, families = result.values, {} if every else _families(result.names)
     shown: set[str] = set()
     for (name, value), log in zip(values.items(), result.log, strict=True):
@@ -874,6 +893,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,
+        hat=_hat(result),
         influential=() if found is None else named_influential(found, table, result.names),
         goodness=result.goodness,
         chi2=result.chi2,
@@ -899,11 +919,41 @@ def _influence(result: Result) -> Influence | None:
     return influence(result.normalised_residuals, rows, result.root, leverage, result.rank, dof)
 
 
-def _suspicions(result: Result) -> tuple[str, ...]:
-    """Say what is wrong with the residuals, in at most two lines; nothing of a search that found no solution."""
+def _hat(result: Result) -> Array | None:
+    """Return rows (n_data, n_theta) whose products are the hat matrix of the fit; None where it is not known."""
+    n, rows, root = result.n_data, result.jacobian[: result.n_data], result.root
+    if not result.success or result.leverage.size != n or root.shape != (len(result.names),) * 2:
+        return None
+    moved = np.asarray(rows @ root)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of normalised residuals, whatever their sigma
+        scaled = moved * np.sqrt(result.leverage / np.sum(moved**2, axis=1))[:, None]
+    return np.nan_to_num(scaled, posinf=0.0, neginf=0.0)
+
+
+def with_dependence(result: Result) -> Result:
+    """Return the result, whose goodness of fit knows now where residuals are shown to be no noise."""
+    found = _examined(result, result._owner("goodness").posed, by_experiment=False)
+    return replace(result, goodness=result.goodness.with_dependence(found.dependent))
+
+
+def _summary(result: Result) -> Diagnostics | None:
+    """Look at the residuals of all experiments together; not of a search that found no solution."""
     if result.problem is None or not result.success or not result.goodness.unexplained:
-        return ()
-    return _examined(result, result.problem.posed, by_experiment=False).sentences
+        return None
+    return _examined(result, result.problem.posed, by_experiment=False)
+
+
+def _refuted(result: Result, found: Diagnostics | None) -> bool:
+    return result.success and (not result.goodness.described or (found is not None and bool(found.dependent)))
+
+
+def _determination(result: Result, wrong: bool) -> str:
+    """Say what is determined, and that it means little where the model is wrong."""
+    said = result.identifiability.sentence
+    if not wrong:
+        return said
+    said = said.replace("All quantities", "all quantities", 1)
+    return f"If the model were right: {said.removesuffix('.')}. As it is, no interval is claimed."
 
 
 def _held(result: Result) -> list[str]:
@@ -916,7 +966,7 @@ def _held(result: Result) -> list[str]:
     return [*lines, *(f"  {row.sentence}" for row in holding)]
 
 
-def _footer(result: Result) -> list[str]:
+def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
@@ -927,8 +977,8 @@ def _footer(result: Result) -> list[str]:
             for name, weight in result.smoothness.items()
         ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *_suspicions(result),
-        result.identifiability.sentence,
+        *(() if found is None else found.sentences),
+        _determination(result, wrong),
         *(f"  {combination}" for combination in result.identifiability.combinations),
         *_held(result),
         f"{_verdict(result)}: {result.message}",

@@ -92,7 +92,7 @@ def test_it_tells_the_story_in_order(page, result):
     text = page.read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
-        "The question", "Data and fit", "Estimates", "What the data determine", "Do the residuals look like noise?",
+        "The question", "Data and fit", "Estimates", "What the data determine", "What do the residuals tell?",
         "How it was solved", "How to repeat it",
     ]  # fmt: skip
     for what in ("<p>First.</p><p>Second.</p>", "castfit report x", result.transcription, "time (h)", "y (mg)"):
@@ -244,7 +244,7 @@ def test_further_chapters_come_before_the_residuals(tmp_path, result):
     further = {"Words": "One.\n\nTwo.", "A picture": result.plot(), "Both": Other()}
     text = result.report(tmp_path / "more.html", further=further).read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
-    assert titles[4:8] == ["Words", "A picture", "Both", "Do the residuals look like noise?"]
+    assert titles[4:8] == ["Words", "A picture", "Both", "What do the residuals tell?"]
     assert "<pre>a &lt; b</pre>" in text
     assert Checker(text).wrong == []
 

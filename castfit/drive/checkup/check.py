@@ -159,8 +159,8 @@ def doctor(
     >>> import castfit as cf
     >>> problem = cf.problems.load("bellman").problem
     >>> found = cf.doctor(problem, starts=0)
-    >>> found.fine
-    True
+    >>> found.fine, found["residuals"].sentence[:72]
+    (False, 'Neighbouring residuals of z are alike (correlation 0.64, p = 0.0002): th')
     >>> print(found["redundant parameters"])
     fine  redundant parameters: none (rank 2 of 2 at random values).
     """

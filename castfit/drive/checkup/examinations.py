@@ -21,6 +21,7 @@ from castfit.integrate import SUNDIALS
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
+from castfit.result.residuals import NOTHING
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
 from castfit.simulate.output_sensitivities import Responses, responses
 from castfit.simulate.simulate import SimulationError, predict
@@ -123,6 +124,8 @@ def the_fit(patient: Patient) -> Finding:
     if held:
         how = ", ".join(f"{n} ({found.active[n]})" for n in held)
         return look(f"an optimum, with estimates at their bounds: {how}.", "Widen them if they are guesses.")
+    if found.goodness.grade != NOTHING:
+        return look(f"an optimum; {found.goodness.sentence}", "Ask whether these sigmas are right.")
     return fine(f"an optimum; {found.goodness.sentence or 'no test of its size is possible.'}")
 
 
@@ -331,16 +334,18 @@ def practical(patient: Patient) -> Finding:
     bad = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
     weak = any(v.kind in bad for v in found.identifiability.verdicts)
     if weak:
-        return look(found.identifiability.sentence, "See cf.identifiability(result): it says what to measure next.")
-    return fine(found.identifiability.sentence)
+        return look(found.determination, "See cf.identifiability(result): it says what to measure next.")
+    return fine(found.determination)
 
 
 def residuals(patient: Patient) -> Finding:
-    """Say whether the residuals look like noise, and whether single values decide."""
+    """Say what is shown or suspected of the residuals, and whether single values decide."""
     if not patient.result.success:
         return unknown("not known without a fit.")
     said = patient.result.diagnostics
-    return look(said.sentence, "See result.diagnostics.") if said.suspicious else fine(said.sentence)
+    alike = any(c.autocorrelation.found and c.autocorrelation.number > 0.0 for c in said.outputs.values())
+    advice = "See result.plot() for where the model misses the data. " * alike + "See result.diagnostics."
+    return look(said.sentence, advice) if said.suspicious else fine(said.sentence)
 
 
 def tolerances(patient: Patient) -> Finding:

@@ -1,0 +1,198 @@
+"""Tests of residuals: a number that says how much, and the probability of as much if the residuals are noise.
+
+All are of residuals about zero, given as series in the order of time, one per experiment: neighbours in time are
+neighbours in a series.  None needs the standard deviation of the residuals.
+
+A fit makes neighbouring residuals less alike than the errors were, the more so the more it estimates of few data.
+With the hat matrix H = Q Q^T of the fit the residuals of normal errors have the covariance M = I - Q Q^T, so that the
+correlation of neighbours r = e^T A e / e^T e, with 1/2 in A for each pair of neighbours, has a known distribution
+(Durbin and Watson 1950):
+
+    P(r >= x) = P(sum of lambda_i z_i^2 >= 0),   lambda_i the eigenvalues of M^(1/2) (A - x I) M^(1/2),
+
+an integral of Imhof's (1961, equation 3.2).  Of more than a hundred values it is the beta distribution on [-1, 1]
+with the mean and the variance of r (Durbin and Watson 1951), which differs by a few per cent of p.
+
+What is found has one of three grades, given to all tests of a fit together.  Nothing is ever shown to be right: a test
+that finds nothing says how much it looked at.  Of many tests some find something by chance, so that probabilities are
+adjusted: the rate of false findings among all findings is what a grade promises (Benjamini and Hochberg 1995), with a
+weight for each test, higher where more is to be expected of it (Genovese, Roeder and Wasserman 2006).  Where nothing at
+all is wrong, a fit is suspected with at most the probability `SUSPICION`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from castfit.result.residuals import FEWEST, UNTESTED, Figure
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+_FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's correction holds
+_EXACT = 100  # values up to which the distribution of the correlation is integrated
+_ALL = 8  # values up to which all permutations are counted
+_ALTERNATING = 0.05  # part of the probability that goes to neighbours that alternate
+_LOG_U = np.linspace(-16.0, 16.0, 513)  # of Imhof's integral, whose integrand is smooth in log u
+
+
+def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None) -> Figure:
+    """Return the correlation of neighbours, and the probability of one so far from what the fit leaves of noise.
+
+    Nearly all of the probability is for neighbours that are alike, as where a model misses something.
+
+    series : (n_s,) each
+    hat : rows of Q of each series, (n_s, k); none if nothing is known of the fit
+    """
+    e = np.concatenate([*series, np.empty(0)])
+    squares, linked = float(e @ e), np.ones(max(e.size - 1, 0))
+    ends = np.cumsum([r.size for r in series], dtype=np.intp)[:-1]
+    linked[ends[(ends > 0) & (ends < e.size)] - 1] = 0.0
+    if np.count_nonzero(linked) < FEWEST - 1 or not squares > 0.0:
+        return UNTESTED
+    r = float(np.sum(linked * e[:-1] * e[1:])) / squares
+    Q = np.zeros((e.size, 0)) if hat is None else np.concatenate(list(hat))
+    alike = (_exact_tail if e.size <= _EXACT else _beta_tail)(r, linked, Q)
+    return Figure(r, min(alike / (1.0 - _ALTERNATING), (1.0 - alike) / _ALTERNATING, 1.0))
+
+
+def _exact_tail(r: float, linked: Array, Q: Array) -> float:
+    """Return the probability of a correlation of at least r: Imhof's integral."""
+    n = linked.size + 1
+    values, vectors = np.linalg.eigh(np.eye(n) - Q @ Q.T)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    B = np.diag(np.full(n, -r)) + np.diag(0.5 * linked, 1) + np.diag(0.5 * linked, -1)
+    of = np.linalg.eigvalsh(root.T @ B @ root)
+    u = np.exp(_LOG_U)[:, None] * (of / max(float(np.abs(of).max()), np.finfo(float).tiny))
+    angle, size = 0.5 * np.arctan(u).sum(axis=1), np.exp(-0.25 * np.log1p(u**2).sum(axis=1))
+    p = 0.5 + float(np.sum(np.sin(angle) * size)) * float(_LOG_U[1] - _LOG_U[0]) / np.pi
+    return float(np.clip(p, 0.0, 1.0))
+
+
+def _beta_tail(r: float, linked: Array, Q: Array) -> float:
+    """Return the probability of a correlation of at least r, by the beta distribution of its mean and variance."""
+    n = linked.size + 1
+
+    def beside(X: Array) -> Array:
+        out = np.zeros_like(X)
+        out[:-1] += 0.5 * linked[:, None] * X[1:]
+        out[1:] += 0.5 * linked[:, None] * X[:-1]
+        return out
+
+    left, AQ = n - float(np.sum(Q**2)), beside(Q)
+    mean = -float(np.sum(Q * AQ)) / left
+    BQ = AQ - mean * Q
+    within = Q.T @ BQ
+    squares = 0.5 * float(np.sum(linked)) + mean**2 * n - 2.0 * float(np.sum(BQ**2)) + float(np.sum(within * within.T))
+    variance = 2.0 * squares / (left * (left + 2.0))
+    size = (1.0 - mean**2) / variance - 1.0
+    return float(special.betainc(0.5 * size * (1.0 - mean), 0.5 * size * (1.0 + mean), 0.5 * (1.0 - r)))
+
+
+def normality(r: Array) -> Figure:
+    """Return Anderson and Darling's A^2 for a normal distribution of unknown mean and deviation, and its probability.
+
+    A^2 is corrected for the number of values; its probability by Stephens's formulas (D'Agostino and Stephens 1986,
+    table 4.9).
+    """
+    n = r.size
+    if n < _FEWEST_NORMAL or not np.std(r) > 0:
+        return UNTESTED
+    z = np.sort((r - np.mean(r)) / np.std(r, ddof=1))
+    odd = 2 * np.arange(1, n + 1) - 1
+    square = -n - float(np.sum(odd * (special.log_ndtr(z) + special.log_ndtr(-z[::-1])))) / n
+    A = square * (1 + 0.75 / n + 2.25 / n**2)
+    if A < 0.2:
+        p = 1 - np.exp(-13.436 + 101.14 * A - 223.73 * A**2)
+    elif A < 0.34:
+        p = 1 - np.exp(-8.318 + 42.796 * A - 59.938 * A**2)
+    elif A < 0.6:
+        p = np.exp(0.9177 - 4.279 * A - 1.38 * A**2)
+    else:
+        p = np.exp(1.2937 - 5.709 * A + 0.0186 * min(A, 10.0) ** 2)
+    return Figure(A, float(p))
+
+
+def trend(r: Array, along: Array) -> Figure:
+    """Return the rank correlation of the residuals' sizes with a quantity, and its probability (Spearman 1904).
+
+    Positive if residuals grow with the quantity.  Ranks are not moved by outliers.  Of few values all permutations are
+    counted, of more a symmetric beta distribution has their variance and kurtosis (Kendall 1948, section 5.9).
+    """
+    n = r.size
+    a, b = _ranks(np.abs(r)), _ranks(along)
+    if n < FEWEST or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return UNTESTED
+    rho = float(np.corrcoef(a, b)[0, 1])
+    if n <= _ALL:
+        a, b = a - np.mean(a), b - np.mean(b)
+        return Figure(rho, float(np.mean(np.abs(a[_permutations(n)] @ b) >= abs(float(a @ b)) - 1e-9)))
+    fourth = 3 * (25 * n**3 - 38 * n**2 - 35 * n + 72) / (25 * n * (n + 1) * (n - 1) ** 3)
+    size = 3.0 / (3.0 - fourth * (n - 1) ** 2) - 1.5
+    reach = float(np.sqrt((2.0 * size + 1.0) / (n - 1)))
+    return Figure(rho, 2 * float(special.betainc(size, size, max(0.5 - 0.5 * abs(rho) / reach, 0.0))))
+
+
+@cache
+def _permutations(n: int) -> NDArray[np.int8]:
+    return np.array(list(itertools.permutations(range(n))), dtype=np.int8)
+
+
+def outliers(r: Array, dof: float, sure: float, *, known: bool) -> NDArray[np.bool_]:
+    """Tell which residuals are larger than the largest of n ever is, but for the probability `sure`.
+
+    Residuals of known deviation 1 are compared with it, or with the others where these are larger altogether.  Where
+    the deviation is estimated from the residuals themselves, outliers included, they are taken away one by one, the
+    largest first, and compared with those that remain (generalised extreme Studentised deviate, Rosner 1983).
+
+    r (n,), of which `dof` degrees of freedom are left; `known` if their deviation is known to be 1.
+    """
+    n = r.size
+    found = np.zeros(n, dtype=np.bool_)
+    if n < 3 or not np.isfinite(r).all():
+        return found
+    if known:
+        others = float(np.median(np.abs(r))) / float(special.ndtri(0.75))
+        return np.abs(r) > -float(special.ndtri(sure / (2 * n))) * max(1.0, others)
+    order = np.argsort(-np.abs(r))
+    squares, count = np.append(np.cumsum((r[order] ** 2)[::-1])[::-1], 0.0), 0
+    for i in range(max(n // 5, 1)):
+        left = dof - i - 1  # without the i larger ones and this one
+        if left < 2 or not squares[i] > 0:
+            break
+        t = np.abs(r[order[i]]) * np.sqrt(left / max(squares[i + 1], np.finfo(float).eps * squares[i]))
+        if t > -float(special.stdtrit(left, sure / (2 * (n - i)))):
+            count = i + 1
+    found[order[:count]] = True
+    return found
+
+
+def _ranks(x: Array) -> Array:
+    """Return ranks from 1, the mean of those of equal values."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - 0.5 * (counts - 1))[inverse.ravel()]
+
+
+def adjusted(p_values: Array, weights: Array) -> Array:
+    """Return probabilities (n,) adjusted for all of them, which are compared with the levels as they are.
+
+    Of the probabilities p_i with weights w_i of mean 1, q_i = p_i / w_i in increasing order become the smallest
+    n q_j / j of all j >= i.  What was not tested (NaN) does not count.
+    """
+    out = np.full(p_values.shape, np.nan)
+    tested = np.flatnonzero(np.isfinite(p_values))
+    if tested.size:
+        q = p_values[tested] * np.mean(weights[tested]) / weights[tested]
+        order = np.argsort(q, kind="stable")
+        steps = q[order] * tested.size / np.arange(1, tested.size + 1)
+        out[tested[order]] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1.0)
+    return out

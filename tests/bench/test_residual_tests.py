@@ -1,0 +1,23 @@
+"""How often residuals are suspected: rarely if they are noise, mostly if they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from castfit._bench.residual_tests import KIND, correlated, judged, noise
+
+
+def test_noise_is_rarely_suspected_and_correlated_errors_mostly() -> None:
+    rng = np.random.default_rng(0)
+    plain = judged("noise", noise, 30, 1, 3, 200, rng)
+    alike = judged("alike", correlated(0.46), 30, 1, 0, 200, rng)
+    assert plain.suspected < 0.11
+    assert plain.shown < 0.02
+    assert alike.suspected > 0.65
+    assert 0.1 < alike.shown < alike.suspected
+
+
+def test_the_table_has_a_row_for_each_case() -> None:
+    report = KIND.run("residual-tests", starts=2)
+    assert report.record["draws"] == 2
+    assert len(report.record["rows"]) == len(report.shown[0].rows) > 20

@@ -1,0 +1,162 @@
+"""Probabilities of tests of residuals, against SciPy, permutations, and draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from castfit.result.residual_tests import _beta_tail, _exact_tail, adjusted, neighbours, normality, outliers, trend
+from castfit.result.residuals import NOTHING, SHOWN, SUSPECTED, grade, runs
+
+
+def test_figures_are_those_of_scipy():
+    rng = np.random.default_rng(0)
+    for n in (10, 50, 400):
+        r, x = rng.standard_normal(n), rng.standard_normal(n)
+        want = stats.anderson(r, "norm", method="interpolate")
+        assert normality(r).number == pytest.approx(want.statistic * (1 + 0.75 / n + 2.25 / n**2))
+        rank = stats.spearmanr(np.abs(r), x.round(1))
+        assert trend(r, x.round(1)).number == pytest.approx(rank.statistic)
+        changes = int((r[1:] * r[:-1] < 0).sum())
+        assert runs([r]).number == changes / (n - 1)
+        assert runs([r]).p_value == pytest.approx(stats.binom.cdf(changes, n - 1, 0.5))
+
+
+def test_the_probability_of_normal_residuals_is_uniform():
+    rng = np.random.default_rng(1)
+    for n in (12, 100):
+        p = np.array([normality(rng.standard_normal(n)).p_value for _ in range(2000)])
+        for level in (0.05, 0.2, 0.5, 0.9):
+            assert np.mean(p < level) == pytest.approx(level, abs=0.03)
+
+
+def test_neighbours_are_those_within_an_experiment() -> None:
+    e = np.array([1.0, 2.0, -1.0, 0.5, 1.5, -2.0, -1.0, 0.3, 0.8, -0.2, 1.1, -0.6])
+    assert neighbours([e]).number == pytest.approx(np.sum(e[:-1] * e[1:]) / np.sum(e**2))
+    halves = neighbours([e[:6], e[6:], np.empty(0)])
+    assert halves.number == pytest.approx((np.sum(e[:5] * e[1:6]) + np.sum(e[6:-1] * e[7:])) / np.sum(e**2))
+
+
+def test_the_probability_of_alike_neighbours_is_that_of_all_permutations() -> None:
+    """Of normal values, hardly anything depends on which they are; permutations need no normal distribution."""
+    rng = np.random.default_rng(14)
+    e = rng.standard_normal((12, 12))
+    e -= e.mean(axis=1, keepdims=True)  # as permutations do not see the mean, a constant was fitted
+    constant = np.full((12, 1), 1 / np.sqrt(12))
+    moved = rng.permuted(np.broadcast_to(e[:, None], (12, 20000, 12)), axis=2)
+    drawn = np.sum(moved[..., 1:] * moved[..., :-1], axis=2) / np.sum(e**2, axis=1)[:, None]
+    for r in (0.2, 0.35, 0.5):
+        exact = _exact_tail(r, np.ones(11), constant)
+        assert np.mean(drawn >= r) == pytest.approx(exact, rel=0.15)
+
+
+@pytest.mark.parametrize(("n", "k"), [(6, 0), (6, 3), (14, 2), (30, 3), (100, 5)])
+def test_the_probability_of_alike_neighbours_is_exact(n: int, k: int) -> None:
+    rng, linked = np.random.default_rng(15), np.ones(n - 1)
+    linked[n // 2] = 0.0
+    Q = np.linalg.qr(np.vander(np.linspace(-1, 1, n), k))[0] if k else np.zeros((n, 0))
+    e = rng.standard_normal((20000, n))
+    e -= (e @ Q) @ Q.T
+    r = np.sum(linked * e[:, 1:] * e[:, :-1], axis=1) / np.sum(e**2, axis=1)
+    for level in (0.5, 0.05, 0.01):
+        p = _exact_tail(float(np.quantile(r, 1 - level)), linked, Q)
+        assert p == pytest.approx(level, abs=4 * np.sqrt(level / 20000))
+
+
+def test_the_beta_distribution_of_many_values_agrees_with_the_integral() -> None:
+    n = 101
+    Q = np.linalg.qr(np.vander(np.linspace(-1, 1, n), 5))[0]
+    for r in (-0.2, 0.0, 0.15, 0.25, 0.35):
+        assert _beta_tail(r, np.ones(n - 1), Q) == pytest.approx(_exact_tail(r, np.ones(n - 1), Q), rel=0.06)
+
+
+@pytest.mark.parametrize("draw", ["laplace", "standard_exponential", "uniform"])
+def test_noise_that_is_not_normal_is_hardly_more_often_alike(draw: str) -> None:
+    rng = np.random.default_rng(16)
+    e = getattr(rng, draw)(size=(2000, 20))
+    e -= {"laplace": 0.0, "standard_exponential": 1.0, "uniform": 0.5}[draw]
+    p = np.array([neighbours([r]).p_value for r in e])
+    assert np.mean(p < 0.05) < 0.065
+    assert np.mean(p < 0.01) < 0.02
+
+
+def test_alternating_neighbours_are_found_too() -> None:
+    e = np.resize([1.0, -1.0], 14) + 0.1 * np.random.default_rng(17).standard_normal(14)
+    found = neighbours([e])
+    assert found.number < -0.8
+    assert found.p_value < 1e-3
+
+
+@pytest.mark.parametrize("n", [6, 8, 9, 12, 40])
+def test_the_rank_correlation_is_that_of_permutations(n: int) -> None:
+    rng = np.random.default_rng(18)
+    r, along = rng.standard_normal(n), rng.standard_normal(n)
+    r[np.argsort(along)] = np.sort(np.abs(r)) + rng.normal(0, 0.5, n)
+    found = trend(r, along)
+    a = stats.rankdata(np.abs(r)) - (n + 1) / 2
+    b = stats.rankdata(along) - (n + 1) / 2
+    drawn = rng.permuted(np.broadcast_to(a, (100000, n)), axis=1) @ b
+    p = np.mean(np.abs(drawn) >= abs(a @ b) - 1e-9)
+    assert found.p_value == pytest.approx(p, rel=0.2, abs=3e-4)
+    assert np.isnan(trend(r, np.full(n, np.inf)).p_value)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_outliers_are_found_alone_and_together_and_rarely_in_noise(known):
+    rng = np.random.default_rng(3)
+    false = more = 0
+    for _ in range(500):
+        r = rng.standard_normal(40)
+        false += outliers(r, 37.0, 1e-2, known=known).any()
+        r[[3, 17]] = 12.0, -15.0
+        unit = 1.0 if known else np.sqrt(np.sum(r**2) / 37)
+        found = outliers(r / unit, 37.0, 1e-3, known=known)
+        assert found[[3, 17]].all()
+        more += found.sum() > 2
+    assert false <= 15
+    assert more <= 5
+
+
+def test_no_residual_stands_out_where_sigma_is_far_too_small():
+    r = 30 * np.random.default_rng(4).standard_normal(100)
+    assert not outliers(r, 97.0, 1e-3, known=True).any()
+
+
+def test_too_few_values_say_nothing():
+    r = np.array([1.0, -2.0, 0.5])
+    for figure in (neighbours([r]), runs([r]), normality(r), trend(r, r)):
+        assert np.isnan(figure.p_value)
+    assert np.isnan(normality(np.zeros(20)).p_value)
+    assert not outliers(r, 0.0, 1e-3, known=False).any()
+
+
+# Grades of many tests together
+
+
+def test_equal_weights_are_those_of_benjamini_and_hochberg() -> None:
+    p = np.random.default_rng(0).uniform(size=12) ** 3
+    assert adjusted(p, np.ones(12)) == pytest.approx(stats.false_discovery_control(p))
+    given = np.insert(p, 4, np.nan)
+    found = adjusted(given, np.full(13, 0.7))
+    assert np.isnan(found[4])
+    assert np.delete(found, 4) == pytest.approx(stats.false_discovery_control(p))
+
+
+@pytest.mark.parametrize("weights", [(1, 1, 1, 1), (0.8, 0.1, 0.05, 0.05)])
+def test_noise_is_suspected_at_the_level_whatever_the_weights(weights: tuple[float, ...]) -> None:
+    p = np.random.default_rng(1).uniform(size=(4000, 4))
+    rate = np.mean([adjusted(row, np.array(weights)).min() < 0.05 for row in p])
+    assert rate == pytest.approx(0.05, abs=0.011)
+
+
+def test_weights_decide_how_soon_a_test_is_believed() -> None:
+    p = np.array([0.05, 0.8, 0.9])
+    assert adjusted(p, np.array([0.9, 0.05, 0.05]))[0] == pytest.approx(0.05 / 0.9)
+    assert adjusted(p, np.array([0.1, 0.8, 0.1]))[0] > 0.4
+
+
+def test_three_grades() -> None:
+    assert [grade(p) for p in (0.0, 9e-4, 1e-3, 0.049, 0.05, np.nan)] == [
+        SHOWN, SHOWN, SUSPECTED, SUSPECTED, NOTHING, NOTHING,
+    ]  # fmt: skip
