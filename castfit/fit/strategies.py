@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -89,7 +89,7 @@ class Strategy(ABC):
         if started is None:
             return None
         run.begins(self.words, f"{why}; now {self.words}")
-        found = run.attempt(begin(run, *started, words=self.words)[0])
+        found = run.attempt(_solvable(run, begin(run, *started, words=self.words)[0]))
         return _handed_back(run, found, asked) if found.good and started[0].label != asked.label else found
 
     def preferred(self, found: Attempt, best: Attempt) -> bool:
@@ -273,6 +273,12 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
     # A search that ended elsewhere, or nowhere, is part of how this came about.
     how = "ended at a poorer optimum" if status.success else f"failed ({status.value})"
     return best, f"The first search {how}; this was found by try {winner}, {best.staging.what}."
+
+
+def _solvable(run: FitRun, staging: SolveStaging) -> SolveStaging:
+    """Search with the fit's solver as it suits what may be another transcription than the one that was asked for."""
+    suited = getattr(run.solver, "suited", None)
+    return staging if suited is None else replace(staging, solver=suited(staging.staged.gives))
 
 
 def _handed_back(run: FitRun, found: Attempt, asked: Transcription) -> Attempt:

@@ -179,6 +179,10 @@ class Ipopt:
         }
         return Linearization, *more.get(self.hessian, (HessianBlocks,))
 
+    def suited(self, gives: tuple[type, ...]) -> Ipopt:
+        """Return the same for another transcription than the one that was asked for, which may give no Hessian."""
+        return replace(self, hessian="auto") if self.hessian == "exact" and HessianBlocks not in gives else self
+
     @property
     def label(self) -> str:
         """Name in tables."""

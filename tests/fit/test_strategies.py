@@ -180,6 +180,15 @@ def test_names_stand_for_transcriptions_and_solvers():
         cf.fit(lotka_volterra(), "multi", "newton")
 
 
+@pytest.mark.parametrize("limit", [0, 2])
+def test_an_exact_hessian_that_another_transcription_does_not_give_is_no_mistake_of_the_user(limit):
+    problem = cf.problems.load("bellman").problem
+    result = cf.fit(problem, "collocation", cf.Ipopt(hessian="exact", options={"max_iter": limit}))
+    assert not result.success
+    assert result.status is Status.MAX_ITERATIONS
+    assert "single shooting from the same start" in result.strategies
+
+
 @pytest.mark.parametrize("transcription", [None, cf.SingleShooting(), cf.MultipleShooting(10)])
 def test_a_start_that_describes_the_data_is_not_left_for_an_optimum_that_does_not(transcription):
     """The data do not resolve how fast x follows y: full steps lead to a rate of zero, where nothing moves."""
