@@ -1,9 +1,9 @@
 """The command line.
 
 In flow the arguments of ``castfit COMMAND``; out come tables on standard output, progress on standard error, files,
-and an exit status: 0 for success, 1 for a fit that failed, 2 for misuse, 130 for an interruption.  Each command is a
-`Command`: its name, its arguments, and a function that runs it, which imports what it needs, so that
-``castfit --help`` answers at once.  Read `command` first, what all share, then `fit`.
+and an exit status: 0 for success, 1 for a fit that failed or does not describe its data, 2 for misuse, 130 for an
+interruption.  Each command is a `Command`: its name, its arguments, and a function that runs it, which imports what it
+needs, so that ``castfit --help`` answers at once.  Read `command` first, what all share, then `fit`.
 """
 
 from __future__ import annotations

@@ -136,6 +136,7 @@ def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
             "transcription": result.transcription,
             "solver": result.solver,
             "success": result.success,
+            "described": result.described,
             "status": result.status.value,
             "message": result.message,
             "parameters": result.values,
@@ -150,10 +151,10 @@ def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
 
 
 def exit_status(results: Sequence[Result]) -> int:
-    """Return 0 if all fits succeeded, otherwise what says why not."""
+    """Return 0 if all fits succeeded and describe their data, otherwise what says why not."""
     if any(result.status is Status.INTERRUPTED for result in results):
         return INTERRUPTED
-    return 0 if all(result.success for result in results) else FAILED
+    return 0 if all(result.described for result in results) else FAILED
 
 
 COMMAND = Command(

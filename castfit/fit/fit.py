@@ -254,7 +254,8 @@ class _Fit:
         result = estimate(problem, found, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
             said = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
-            say(f"{said}: chi2 = {result.chi2:.8g}")
+            poor = ", a poor optimum" if result.success and not result.described else ""
+            say(f"{said}: chi2 = {result.chi2:.8g}{poor}")
         return result
 
 

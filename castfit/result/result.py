@@ -874,9 +874,19 @@ def _sigma_interval(result: Result, name: str) -> tuple[float, float]:
 
 
 def _verdict(result: Result) -> str:
-    if not result.success:
-        return "Failure"
-    return "Success" if result.goodness.described else "An optimum, but the model does not describe the data"
+    """Say how it ended, and of an optimum that does not describe the data what to do next."""
+    if result.described or not result.success:
+        return f"{'Success' if result.success else 'Failure'}: {result.message}"
+    unexplained = {name: left for name, left in result.goodness.unexplained.items() if np.isfinite(left)}
+    if np.isfinite(result.goodness.p_value):
+        poor = f"chi2/n = {result.chi2 / result.n_data:.3g}"
+    elif unexplained:
+        worst = max(unexplained, key=lambda name: unexplained[name])
+        poor = f"{100 * unexplained[worst]:.3g} % of the variance of {worst} unexplained"
+    else:
+        poor = "the model does not describe the data"
+    remedy = "cf.estimate(problem) looks for a better one; if there is none, it is the model."
+    return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 
 def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Diagnostics:
@@ -981,7 +991,9 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
         _determination(result, wrong),
         *(f"  {combination}" for combination in result.identifiability.combinations),
         *_held(result),
-        f"{_verdict(result)}: {result.message}",
-        f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s",
     ]
-    return [*lines, f"failed evaluations: {failed}"] if failed else lines
+    method = [f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s"]
+    method += [f"failed evaluations: {failed}"] if failed else []
+    verdict = [_verdict(result)]
+    poor = result.success and not result.described
+    return [*lines, *method, *verdict] if poor else [*lines, *verdict, *method]

@@ -21,9 +21,10 @@ best point so far, and `result.message` says what was tried.
 |---|---|---|
 {statuses}
 
-A status of success is only given if the model itself, integrated with error control, reproduces the objective. "An
-optimum, but the model does not describe the data" is a success of the search and a failure of the model: look at
-`result.goodness`.
+A status of success is only given if the model itself, integrated with error control, reproduces the objective. It is
+the solver's word, about an optimum: whether the model describes the data there says `result.described`. Where it does
+not, what `print` shows ends with "A poor optimum: chi2/n = 430; ...", and commands end with exit status 1: look at
+`result.goodness`, and for a better optimum by `cf.estimate`.
 
 ## What can fail on the way
 

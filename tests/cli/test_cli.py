@@ -25,6 +25,7 @@ KEYS = {
     "transcription",
     "solver",
     "success",
+    "described",
     "status",
     "message",
     "parameters",

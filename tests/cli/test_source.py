@@ -146,3 +146,25 @@ def test_searches_of_a_file(tmp_path: Path, command: list[str], capsys: pytest.C
     assert castfit.Result.load(saved).parameters == pytest.approx(written["parameters"])
     assert cli.main([name, path, "--seed", "-1"]) == 2
     assert "the seed is -1" in capsys.readouterr().err
+
+
+def test_a_poor_optimum_is_no_success_of_a_command(tmp_path, capsys):
+    path = tmp_path / "swing.py"
+    path.write_text(
+        """
+import castfit as cf
+import numpy as np
+
+x, y, w = cf.symbols("x y w")
+model = cf.Model({x: y, y: -(w**2) * x}, parameters=[w], initial={x: 1.0, y: 0.0})
+times = np.linspace(0.2, 10.0, 50)
+data = cf.Experiment({"x": np.cos(3 * times)}, times, sigma=0.02)
+problem = cf.Problem(model, data, parameters={"w": cf.Parameter(1.6, upper=1.7)})
+""",
+        encoding="utf-8",
+    )
+    assert cli.main(["fit", str(path), "--transcription", "single", "--json", str(tmp_path / "swing.json")]) == 1
+    written = json.loads((tmp_path / "swing.json").read_text())
+    assert written["success"]
+    assert not written["described"]
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("A poor optimum: chi2/n = ")

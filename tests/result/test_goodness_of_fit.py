@@ -149,3 +149,29 @@ def test_an_optimum_that_does_not_describe_the_data_is_no_plain_success() -> Non
     assert "No optimum that was found describes the data. The model does not describe the data" in str(many)
     several = cf.compare(pendulum(), ["single"], starts=[{"g": 2.0}])
     assert "The model does not describe the data" in str(several)
+
+
+@pytest.mark.parametrize(("sigma", "said"), [(0.02, "chi2/n = "), (None, "of the variance of x unexplained")])
+def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
+    x, y, w = cf.symbols("x y w")
+    model = cf.Model({x: y, y: -(w**2) * x}, parameters=[w], initial={x: 1.0, y: 0.0})
+    times = np.linspace(0.2, 10.0, 50)
+    values = np.cos(3 * times) + 0.02 * np.random.default_rng(0).standard_normal(50)
+    data = cf.Experiment({"x": values}, times, sigma=cf.unknown() if sigma is None else sigma)
+    problem = cf.Problem(model, data, parameters={"w": 1.6})
+    poor, good = (
+        cf.fit(problem, "single", start={"w": start}, retry=False, second_start=False, verbose=1)
+        for start in (1.6, 2.95)
+    )
+    assert poor.success
+    assert not poor.described
+    last = str(poor).splitlines()[-1]
+    assert last.startswith(f"A poor optimum: {said}" if sigma else "A poor optimum: ")
+    assert said in last
+    assert "cf.estimate(problem)" in last
+    first, second = (line for line in capsys.readouterr().out.splitlines() if "chi2 = " in line)
+    assert first.endswith(", a poor optimum")
+    assert "poor" not in second
+    assert good.described
+    assert "poor" not in str(good)
+    assert "Success: " in str(good)

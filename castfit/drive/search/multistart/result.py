@@ -185,6 +185,11 @@ class MultistartResult(SearchResult, SavedResult):
         return measure_of(self.starts)
 
     @property
+    def described(self) -> bool:
+        """Whether the best fit is a solution that describes the data, as far as was tested."""
+        return self.best is not None and self.best.described
+
+    @property
     def statuses(self) -> dict[str, int]:
         """How many starts ended in which way."""
         return dict(Counter(row.status for row in self.starts).most_common())
