@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.workers import Post
+
 # Before numpy and matplotlib are imported: pytest-xdist fills the cores with processes already.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
@@ -60,6 +62,16 @@ def _figures_are_closed():
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close("all")
+
+
+@pytest.fixture(params=["post", pytest.param("processes", marks=pytest.mark.slow)])
+def two_workers(request: pytest.FixtureRequest):
+    """What drivers take as `workers`: threads that share nothing with us; processes, slow to start."""
+    if request.param == "processes":
+        yield 2
+    else:
+        with Post(2) as executor:
+            yield executor
 
 
 SLOW = set((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
 import castfit as cf
-
-
-def square(x):
-    return x * x
-
-
-def chore(kind):
-    """Do as told: a number is returned, words are trouble."""
-    if kind == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "leave":
-        os._exit(3)
-    if kind == "hang":
-        time.sleep(600)
-    return kind
-
-
-def leave_at_once(channel):
-    """Stand in for a worker that never gets to work."""
-    os._exit(1)
+from tests.drive.errands import chore
 
 
 @dataclass(frozen=True)

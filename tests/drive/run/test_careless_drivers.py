@@ -23,7 +23,7 @@ DRIVERS = {
         ("starts", "rng", "sampling", "limits", "start_strategy", "max_draws", "workers", "fit_max_time", *RUN),
     ),
     cf.incremental: (
-        METHOD,
+        {**METHOD, "horizons": [4.0], "coarse": False},
         ("start", "horizons", "break_fraction", "bound_confidence", "bound_relaxation", "coarse", "fallback",
          "max_time", "callback", "absolute_sigma", "confidence_level", "verbose"),
     ),

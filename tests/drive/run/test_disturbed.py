@@ -94,6 +94,7 @@ def alive(pid):
     return False
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_scatter_search_whose_worker_is_killed_finds_the_same(tmp_path):
     undisturbed = cf.scatter_search(bounded(), Fragile(), STRAIGHT, **SMALL)

@@ -13,7 +13,7 @@ from castfit._support import process_pool as pool
 from castfit._support.blas_threads import one_blas_thread, openblas
 from castfit._support.process_pool import Lost, Pool
 from castfit._support.status import InputError
-from tests.drive.chores import chore, leave_at_once, square
+from tests.drive.errands import chore, leave_at_once, square
 
 FOREVER = float("inf")
 
@@ -33,9 +33,9 @@ def threads():
         yield executor
 
 
-def test_every_task_is_run_wherever_it_runs(threads):
+def test_every_task_is_run_wherever_it_runs(two_workers):
     expected = {i: i * i for i in range(7)}
-    for workers in (1, 2, threads):
+    for workers in (1, two_workers):
         assert outcomes(square, tasks(*range(7)), workers) == expected
 
 
@@ -52,6 +52,19 @@ def test_tasks_may_be_added_while_others_run(where, threads):
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
+    """In no more processes than are lost: for further attempts and reasons see below, and test_disturbed.py."""
+    monkeypatch.setattr(pool, "GRACE", 1.0)
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    found = outcomes(chore, tasks(1, "die", 2, "hang"), 2, limit=0.5)
+    assert (found[0], found[2]) == (1, 2)
+    assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
+    assert found[3] == Lost("worker_hung", "Its worker process hung and was ended.")
+    assert not active_children()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_others_take_the_place_of_workers_that_die_or_hang(monkeypatch):
     monkeypatch.setattr(pool, "GRACE", 1.0)
     found = outcomes(chore, tasks(1, "die", 2, "hang", "leave", 3), 2, limit=0.5)
     assert {key: value for key, value in found.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
@@ -60,6 +73,7 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     assert found[4] == Lost("worker_died", "Its worker process died (exit code 3).")
 
 
+@pytest.mark.slow
 def test_processes_are_ended_with_the_pool():
     with Pool(2) as staff:
         assert next(staff.run(chore, tasks("hang", 1, 2))) == (1, 1)

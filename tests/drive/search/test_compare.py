@@ -74,13 +74,18 @@ def test_starts_are_drawn_as_by_multistart(problem):
     assert cf.compare(problem, {"a": SINGLE}, starts=3, rng=8).drawn != found.drawn
 
 
-def test_processes_give_the_same_answers_and_a_dead_one_costs_its_trial(problem, found, monkeypatch):
+def test_workers_give_the_same_answers_and_a_lost_one_costs_its_trial(problem, found, monkeypatch, two_workers):
     monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
-    methods = {"troubled": (Troubled(above=0.35, below=0.45), STRAIGHT), "straight": SINGLE, "multiple": "multiple"}
-    there = cf.compare(problem, methods, starts=STARTS, workers=2)
+    trouble, death = ("die", "process died (SIGKILL)") if two_workers == 2 else ("exit", "was lost")
+    methods = {
+        "troubled": (Troubled(trouble=trouble, above=0.35, below=0.45), STRAIGHT),
+        "straight": SINGLE,
+        "multiple": "multiple",
+    }
+    there = cf.compare(problem, methods, starts=STARTS, workers=two_workers)
     assert counts(there) == {"troubled": (2, 0, 1, 1), "straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0)}
     assert there.stopped is None
-    assert "Start 1, troubled: Its worker process died (SIGKILL)." in there.message
+    assert f"Start 1, troubled: Its worker {death}" in there.message
     for method in ("straight", "multiple"):
         here = [t.values for t in found.trials if t.method == method]
         assert [t.values for t in there.trials if t.method == method] == here

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,13 +78,8 @@ def test_rows_stand_in_the_order_of_the_starts(many):
     assert [row.index for row in many.starts] == list(range(10))
 
 
-@pytest.mark.parametrize("workers", ["processes", "threads"])
-def test_numbers_do_not_depend_on_the_workers(workers, many):
-    with ThreadPoolExecutor(2) as executor:
-        same(
-            cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=10, workers=2 if workers == "processes" else executor),
-            many,
-        )
+def test_numbers_do_not_depend_on_the_workers(two_workers, many):
+    same(cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=10, workers=two_workers), many)
 
 
 @pytest.mark.slow
@@ -335,8 +329,9 @@ def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
     assert again == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize(("kills", "starts"), [(1, 6), pytest.param(20, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "starts"), [(1, 6), (20, 40)])
 def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
     root = ROOT
     rng = np.random.default_rng(kills)

@@ -84,13 +84,13 @@ def test_the_answer_is_found_again_and_the_story_says_so():
     assert found.optima[0].chi2 == min(c.chi2 for c in found.candidates if c.success)
 
 
-def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruptions(tmp_path):
+def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruptions(tmp_path, two_workers):
     def ends(result):
         return [(c.way, c.cost, c.success) for c in result.candidates]
 
     options = {"rng": 5, "ways": ["box", "growing"], "max_time": 300}
     alone = cf.estimate(chain(), **options)
-    two = cf.estimate(chain(), workers=2, **options)
+    two = cf.estimate(chain(), workers=two_workers, **options)
     assert ends(alone) == ends(two)
     file = tmp_path / "search.jsonl"
     cut = cf.estimate(chain(), checkpoint=file, callback=lambda now: now.candidates >= 1, **options)

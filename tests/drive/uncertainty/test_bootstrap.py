@@ -50,10 +50,10 @@ def test_every_draw_is_the_regression_of_its_data(kind):
 def test_standard_errors_of_a_line_are_the_closed_form():
     problem, design, _ = line()
     result = cf.fit(problem, SINGLE)
-    drawn = cf.bootstrap(result, "parametric", samples=100, rng=2, transcription=SINGLE)
+    drawn = cf.bootstrap(result, "parametric", samples=40, rng=2, transcription=SINGLE)
     exact = 0.2 * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 100))
-    assert np.abs(list(drawn.bias.values()) / exact).max() < 4 / np.sqrt(100)
+    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
+    assert np.abs(list(drawn.bias.values()) / exact).max() < 4 / np.sqrt(40)
 
 
 def test_errors_that_are_exchanged_have_the_variance_of_errors():
@@ -67,9 +67,9 @@ def test_errors_that_are_exchanged_have_the_variance_of_errors():
     spread = np.sqrt(np.sum((values - hat @ values) ** 2) / (values.size - 2))  # unbiased
     assert recipe.errors * spread == pytest.approx(-(rest - rest.mean()), abs=1e-6)
     assert resampling("wild", problem.posed, result, 0).errors * spread == pytest.approx(-rest, abs=1e-6)
-    drawn = cf.bootstrap(result, "residual", samples=100, rng=7, transcription=SINGLE)
+    drawn = cf.bootstrap(result, "residual", samples=40, rng=7, transcription=SINGLE)
     exact = np.std(rest) * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 100))
+    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
 
 
 @pytest.mark.parametrize("sigma", [0.2, None])
@@ -280,12 +280,12 @@ def test_as_many_estimates_as_data_have_no_residuals():
     exact = cf.fit(cf.Problem(decay_model(), known, parameters={"k": 0.6}), SINGLE)
     with refused("met exactly"):
         cf.bootstrap(exact)
-    drawn = cf.bootstrap(exact, "parametric", samples=30, transcription=SINGLE)
+    drawn = cf.bootstrap(exact, "parametric", samples=20, transcription=SINGLE)
     assert drawn.standard_errors["k"] == pytest.approx(exact.standard_errors["k"], rel=0.6)
 
 
-def test_workers_make_no_difference():
-    alone, both = run(None, samples=10), run(None, workers=2, samples=10)
+def test_workers_make_no_difference(two_workers):
+    alone, both = run(None, samples=10), run(None, workers=two_workers, samples=10)
     assert np.array_equal(alone.thetas, both.thetas)
     assert [row.status for row in alone.rows] == [row.status for row in both.rows]
 
@@ -315,7 +315,7 @@ def test_killed_and_resumed_as_if_nothing_had_happened(tmp_path):
 
 
 def test_saved_and_loaded(tmp_path):
-    drawn = run(None, samples=50)
+    drawn = run(None, samples=40)
     drawn.save(tmp_path / "boot")
     loaded = cf.BootstrapResult.load(tmp_path / "boot")
     assert np.array_equal(loaded.thetas, drawn.thetas)
@@ -342,7 +342,7 @@ def test_callback_and_time_end_a_run_with_what_there_is():
     assert "The callback asked to stop. 4 of 30 data sets were fitted." in str(drawn)
     assert "too few" in str(drawn)
     assert seen[0].startswith("1 of 30 data sets")
-    cut = cf.bootstrap(result, samples=10_000, transcription=SINGLE, max_time=2.0)
+    cut = cf.bootstrap(result, samples=10_000, transcription=SINGLE, max_time=0.5)
     assert 0 < len(cut.solved) < 10_000
     assert "time limit was reached" in cut.message
     assert cut.failures == {}

@@ -28,9 +28,8 @@ def too_narrow(result, level):
             for n, v in result.values.items()}  # fmt: skip
 
 
-@pytest.mark.slow
-def test_workers_make_no_difference():
-    here, there = (cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, 2))
+def test_workers_make_no_difference(two_workers):
+    here, there = (cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, two_workers))
     assert [row.found for row in here.rows] == [row.found for row in there.rows]
     assert here.fitted == 6
     other = cf.coverage(decay(), samples=6, rng=4, transcription=SINGLE)

@@ -122,9 +122,9 @@ def test_constraints_and_bounds_hold():
     assert 0.45 < found.values["k"].max() <= 0.5
 
 
-def test_workers_make_no_difference():
+def test_workers_make_no_difference(two_workers):
     result = cf.fit(decay_problem(), SINGLE)
-    here, there = (cf.sample(result, draws=30, tune=5, chains=2, rng=5, workers=n) for n in (1, 2))
+    here, there = (cf.sample(result, draws=30, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))
     assert np.array_equal(here.chain, there.chain)
     assert here.evaluations == there.evaluations
     assert "NOT converged" in str(here)
