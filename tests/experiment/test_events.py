@@ -180,7 +180,7 @@ def test_a_value_at_the_time_of_an_event_is_before_or_after_it(measured, expecte
     problem = cf.Problem(model, data, parameters={"k": cf.Parameter(1.0, prior=cf.Normal(1, 1))})
     assert cf.simulate(problem)["experiment 1"]["x"].tolist() == expected[1:]
     for transcription in TRANSCRIPTIONS:
-        result = cf.fit(problem, transcription)
+        result = cf.fit(problem, transcription, retry=False, second_start=False)
         np.testing.assert_allclose(result.residuals, expected, err_msg=transcription.label)
         np.testing.assert_allclose(result.predict()["experiment 1"]["x"], expected[1:], rtol=1e-9)
 
@@ -224,7 +224,7 @@ def test_derivatives(transcription):
 @pytest.mark.parametrize("scheme", ["radau", pytest.param("legendre", marks=pytest.mark.slow)])
 def test_the_exact_hessian(scheme):
     problem = eventful()
-    staged = cf.Collocation(elements=4, degree=2, scheme=scheme).transcribe(problem, problem.guess)
+    staged = cf.Collocation(elements=2, degree=2, scheme=scheme).transcribe(problem, problem.guess)
     rng = np.random.default_rng(1)
     v = staged.start + 0.05 * rng.standard_normal(staged.layout.n_v)
     (chain,) = staged.layout.chains
@@ -537,13 +537,12 @@ def test_a_ball_bounces():
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())
 
 
-@pytest.mark.slow
 def test_a_ball_that_bounces_is_fitted():
     problem = bouncing()
     times = problem.conditions[0].points.times
     h, v = bounce(times, 9.81, 0.7)
     data = problem.experiments[0].with_values({"h": h, "v": v})
-    result = cf.fit(problem.replace(experiments=data, parameters={"g": 9.6, "r": 0.72}), "single")
+    result = cf.fit(problem.replace(experiments=data, parameters={"g": 9.6, "r": 0.72}), "single", second_start=False)
     assert result.success, result.message
     assert (result.parameters["g"], result.parameters["r"]) == pytest.approx((9.81, 0.7), rel=1e-6)
 

@@ -315,7 +315,7 @@ def test_killed_and_resumed_as_if_nothing_had_happened(tmp_path):
 
 
 def test_saved_and_loaded(tmp_path):
-    drawn = run(None, samples=40)
+    drawn = run(None, samples=50)
     drawn.save(tmp_path / "boot")
     loaded = cf.BootstrapResult.load(tmp_path / "boot")
     assert np.array_equal(loaded.thetas, drawn.thetas)
