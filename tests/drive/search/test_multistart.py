@@ -172,7 +172,8 @@ def test_what_cannot_be_pickled_runs_here_only():
 def test_all_mistakes_are_named_at_once():
     with pytest.raises(InputError) as caught:
         cf.multistart(
-            pole(upper=np.inf),
+            pole(),
+            limits={"k": (0, np.inf)},
             starts=0,
             max_draws=0,
             workers=0,
@@ -183,7 +184,7 @@ def test_all_mistakes_are_named_at_once():
             verbose=3,
         )
     phrases = ("max_draws is 0", "give checkpoint=path", "workers is 0", "max_time is 0", "fit_max_time is -1",
-               "callback is 1", "verbose is 3", "starts is 0", "'k' lies in [0, inf]")  # fmt: skip
+               "callback is 1", "verbose is 3", "starts is 0", "limits", "'k' lies in [0, inf]")  # fmt: skip
     assert len(caught.value.problems) == len(phrases)
     assert all(p in mistake for p, mistake in zip(phrases, caught.value.problems, strict=True))
     with pytest.raises(InputError, match="give a Problem"):
