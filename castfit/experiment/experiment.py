@@ -254,6 +254,9 @@ class Experiment(Picklable):
     events: tuple[Happening, ...] = ()
     start: float = 0.0
     name: str = ""
+    time_unit: str | None = None
+    origin: np.datetime64 | None = None
+    """The date of time 0, where times were given as dates."""
 
     def __init__(
         self,
@@ -271,7 +274,7 @@ class Experiment(Picklable):
         time_unit: str | None = None,
     ) -> None:
         mistakes: list[str] = []
-        data, time, start = counted(data, time, start, time_unit, mistakes)
+        data, time, start, origin = counted(data, time, start, time_unit, mistakes)
         begin = 0.0 if start is None else real(start)
         if begin is None or not np.isfinite(begin):
             mistakes.append(f"start is {text(start)}; give a finite number")
@@ -306,6 +309,8 @@ class Experiment(Picklable):
             events=happens,
             start=begin,
             name=name,
+            time_unit=time_unit,
+            origin=origin,
         )
 
     def __repr__(self) -> str:
@@ -408,7 +413,7 @@ class Experiment(Picklable):
             events=events,
             start=self.start,
             name=self.name,
-        )
+        ).with_changes(time_unit=self.time_unit, origin=self.origin)
 
     @property
     def steady(self) -> SteadyStart | None:

@@ -173,11 +173,11 @@ def time_mistakes(first: float, last: float, start: float, *, given: bool) -> li
 # Dates
 
 
-def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) -> tuple[Any, Any, Any]:
+def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) -> tuple[Any, Any, Any, Any]:
     """Replace dates, and lengths of time, among the times of data by numbers in a unit; the rest stays as it is.
 
     Data, time and start are as `Experiment` takes them.  Dates count from `start`, if that is a date, else from the
-    first of them, where start becomes 0.
+    first of them, where start becomes 0; the fourth of what is returned is that date, None if there are none.
     """
     found = {key: stamps for key, value in _times(data, time).items() if (stamps := _stamps(value)) is not None}
     origin = None if start is None else _stamps(start)
@@ -186,7 +186,7 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
             mistakes.append(
                 "time_unit is given, but the times are no dates; leave it out, numbers have the model's unit"
             )
-        return data, time, start
+        return data, time, start, None
     if unit is None or not is_one_of(unit, *UNITS):
         mistakes.append(f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {text(unit)}; {_GIVE}")
         unit = "s"  # so that other mistakes are found as well
@@ -198,14 +198,14 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     second = np.timedelta64(UNITS[unit], "s")
     if kinds == {"m"}:
         numbers = {key: stamps / second for key, stamps in found.items()}
-        start = start if origin is None else float(origin / second)
+        start, origin = start if origin is None else float(origin / second), None
     else:
         origin = min(np.nanmin(stamps) for stamps in found.values()) if origin is None else origin
         numbers = {key: (stamps - origin) / second for key, stamps in found.items()}
         start = 0.0
     for key, value in numbers.items():
         data, time = _with_times(data, time, key, value)
-    return data, time, start
+    return data, time, start, origin
 
 
 def _times(data: Any, time: Any) -> dict[str | None, Any]:

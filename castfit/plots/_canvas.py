@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit.experiment.measurements import UNITS
 from castfit.plots._colours import FAINT, INK, SOFT
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
     from castfit._support.arrays import Array
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
 
 # matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
 Canvas = Axes = Any
@@ -93,6 +96,26 @@ def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: fl
     for text, name in ((x, axes.set_xlabel), (y, axes.set_ylabel)):
         if text:
             name(text, fontsize=size, color=INK, **place)
+
+
+def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, shown: bool = True, **look: Any) -> None:
+    """Let an axis tell the times of experiments: their dates, if they were given as such, or in which unit they are.
+
+    shown : whether it has labels, and not one below it
+    """
+    units, origins = {c.time_unit for c in conditions}, {c.origin for c in conditions}
+    unit, origin = (units.pop(), origins.pop()) if len(units) == len(origins) == 1 else (None, None)
+    if origin is not None and unit is not None:
+        from castfit.plots._dates import with_dates
+
+        axes.set_xscale("linear")
+        with_dates(axes.xaxis, origin, np.timedelta64(UNITS[unit], "s"))
+        axes.xaxis.offsetText.set(visible=shown, size=8, color=INK)
+    if shown:
+        told = posed.label("time")
+        in_unit = told if unit is None or told != "time" else f"time ({unit})"
+        label = in_unit if origin is None else "date"
+        labels(axes, plain(label), **look)
 
 
 def heading(axes: Axes, text: str, *, size: float = 9, pad: float = 6.0) -> None:

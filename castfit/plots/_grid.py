@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import Axes, Canvas, heading, labels, plain, stripe, tidy
+from castfit.plots._canvas import Axes, Canvas, heading, labels, plain, stripe, tidy, time_axis
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
@@ -113,8 +113,8 @@ def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> li
         above.tick_params(axis="x", length=0)
         above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel) or not same)
         below.tick_params(labelbottom=grid.shows_time(panel), labelleft=panel.column == 0)
-        if grid.shows_time(panel):
-            labels(below, plain(posed.label("time")), size=8, labelpad=1)
+        time_axis(above, posed, [panel.condition], shown=False)
+        time_axis(below, posed, [panel.condition], shown=grid.shows_time(panel), size=8, labelpad=1)
         if panel.column == 0:
             labels(below, y="residual / σ", size=7.5)
         stripe(below, 2)

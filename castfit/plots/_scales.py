@@ -86,7 +86,8 @@ def logarithmic(pairs: Sequence[Pair], log: bool | str, shared: set[int]) -> Non
         points, j = pair.panel.condition.points, pair.panel.output
         own = points.mask[:, j]
         times = points.times[own]
-        if times[0] > 0.0 and (log in (True, "x") or (log == "auto" and log_spaced([points.times]))):
+        dated = pair.panel.condition.origin is not None
+        if times[0] > 0.0 and not dated and (log in (True, "x") or (log == "auto" and log_spaced([points.times]))):
             for axes in (pair.above, pair.below):
                 axes.set_xscale("log")
             pair.above.set_xlim(0.6 * float(points.times[0]), 1.6 * float(points.times[-1]))

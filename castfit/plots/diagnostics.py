@@ -20,6 +20,7 @@ from castfit.plots._canvas import (
     remark,
     stripe,
     tidy_panels,
+    time_axis,
 )
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._scales import owner
@@ -106,7 +107,8 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
             _verdict(axes, checks[test])
     for axes, title in zip(panels[0], _TITLES, strict=True):
         heading(axes, title, pad=4)
-    labels(panels[-1, 0], plain(posed.label("time")), size=8, labelpad=1)
+    for k, axes in enumerate(panels[:, 0], 1):
+        time_axis(axes, posed, posed.conditions, shown=k == len(panels), size=8, labelpad=1)
     hidden = len(found.outputs) - len(outputs)
     note = f" {len(outputs)} of {len(found.outputs)} outputs are shown." if hidden else ""
     said, colour = textwrap.fill(plain(found.sentence + note), 150), RED if found.suspicious else SOFT

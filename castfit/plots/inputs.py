@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.experiment.inputs import Placeholder
-from castfit.plots._canvas import Canvas, finish, heading, new_figure, tidy_panels
-from castfit.plots._colours import BLUE, SOFT
+from castfit.plots._canvas import Canvas, finish, heading, new_figure, tidy_panels, time_axis
+from castfit.plots._colours import BLUE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,8 @@ def draw(canvas: Canvas, result: Result) -> None:
     """Fill a figure, or a part of one."""
     curves = result.estimated_inputs()
     assert result.problem is not None
-    shown, several = _shown(result), len(result.problem.conditions) > 1
+    posed = result.problem.posed
+    shown, several = _shown(result), len(posed.conditions) > 1
     columns = min(len(shown), _COLUMNS)
     axes = tidy_panels(canvas, -(-len(shown) // columns), columns).ravel()
     for own, (experiment, u) in zip(axes, shown, strict=False):
@@ -91,6 +92,6 @@ def draw(canvas: Canvas, result: Result) -> None:
         free = result.effective.get(label)
         said = "" if free is None else f": {free:.3g} effective degrees of freedom"
         heading(own, f"{label}{where}{said}", pad=4)
-        own.set_xlabel("time", fontsize=8, color=SOFT, labelpad=1)
+        time_axis(own, posed, [c for c in posed.conditions if c.name == experiment], size=8, labelpad=1)
     for own in axes[len(shown) :]:
         own.axis("off")

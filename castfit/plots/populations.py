@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import check, suggest
-from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy_panels
+from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy_panels, time_axis
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def individuals(
         if i % columns == 0:
             labels(axes, y=plain(posed.label(output)), size=8)
         if i + columns >= len(wanted):
-            labels(axes, plain(posed.label("time")), size=8)
+            time_axis(axes, posed, [c], size=8)
     for axes in grid.ravel():
         if not axes.has_data():
             axes.remove()

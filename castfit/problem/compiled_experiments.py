@@ -49,6 +49,7 @@ class Condition:
     schedule : what happens at certain times, as a function of the last rows e of the link
     settled : whether the measurements are at infinity; their times here are any at which the model rests
     watched : (n,) times at which something is held but nothing measured (castfit.problem.constraint_compilation)
+    time_unit, origin : what times were given in, and the date of time 0, for pictures; None where they were numbers
     """
 
     name: str
@@ -62,6 +63,8 @@ class Condition:
     schedule: Schedule = field(default_factory=Schedule)
     settled: bool = False
     watched: Array = field(default_factory=lambda: np.empty(0))
+    time_unit: str | None = None
+    origin: np.datetime64 | None = None
 
     @property
     def end(self) -> float:
@@ -188,6 +191,8 @@ def _condition(
         happens.schedule(link, experiment.end if endless else np.inf),
         experiment.settled,
         np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(said)]),
+        experiment.time_unit,
+        experiment.origin,
     )
 
 

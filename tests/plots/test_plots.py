@@ -315,3 +315,59 @@ def test_grid_places_every_panel_once_and_says_what_it_leaves_out(n_experiments,
     assert 1 <= len(shown) <= 12
     assert all(row < grid.rows and column < grid.columns <= 4 for row, column in cells)
     assert bool(grid.note) == (len(shown) < len(measured))
+
+
+def decay_over(times, **options):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
+    units = options.pop("units", {})
+    data = np.exp(-0.1 * np.arange(12.0)) + 0.01 * np.sin(9 * np.arange(12.0))
+    experiment = cf.Experiment({"x": data}, time=times, sigma=0.02, **options)
+    return cf.fit(cf.Problem(model, experiment, parameters={"k": 0.2}, units=units), "single")
+
+
+DAYS = np.datetime64("2024-02-26") + np.arange(12)
+
+
+def test_times_that_were_dates_are_shown_as_dates():
+    result = decay_over(DAYS, time_unit="h")
+    figure = result.plot()
+    figure.canvas.draw()
+    above, below = figure.axes
+    ticks = below.get_xticks()
+    shown = [label.get_text() for label in below.get_xticklabels()]
+    at = [np.datetime64("2024-02-26") + np.timedelta64(round(3600 * t), "s") for t in ticks]
+    written = {str(day)[8:10]: text for day, text in zip(at, shown, strict=True)}
+    assert written["01"] == "Mar"
+    assert all(text == day for day, text in written.items() if day != "01")
+    assert len(shown) >= 3
+    assert (below.get_xlabel(), below.xaxis.get_offset_text().get_text()) == ("date", "2024-Mar")
+    assert not above.xaxis.get_offset_text().get_visible()
+    assert below.format_xdata(24.0) == "2024-02-27 00:00:00"
+    assert above.lines[0].get_xdata()[1] == 24.0  # what is drawn are numbers
+    left = plots.residuals(result).axes[0]
+    assert left.get_xlabel() == "date"
+    assert left.format_xdata(24.0) == "2024-02-27 00:00:00"
+
+
+def test_dates_survive_copies_of_their_experiment():
+    (experiment,) = decay_over(DAYS, time_unit="d").problem.experiments
+    for copy in (experiment, experiment.until(5.0), experiment.with_changes(name="a"), experiment.called("b")):
+        assert (copy.origin, copy.time_unit) == (np.datetime64("2024-02-26"), "d")
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ({"times": np.arange(12) * np.timedelta64(1, "D"), "time_unit": "d"}, "time (d)"),
+        ({"times": np.arange(12.0)}, "time"),
+        ({"times": np.arange(12.0), "units": {"time": "min"}}, "time (min)"),
+        ({"times": np.arange(12) * np.timedelta64(1, "D"), "time_unit": "d", "units": {"time": "days"}}, "time (days)"),
+    ],
+)
+def test_times_that_were_no_dates_are_numbers(options, label):
+    result = decay_over(**options)
+    figure = result.plot()
+    figure.canvas.draw()
+    assert figure.axes[1].get_xlabel() == label
+    assert "4" in [text.get_text() for text in figure.axes[1].get_xticklabels()]
