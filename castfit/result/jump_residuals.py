@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from castfit.integrate.lanes import snap
+from castfit.result.residuals import PROOF
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _FEWEST = 8  # residuals
 _CLEAR = 0.5  # correlation
-_CHANCE = 1e-3
 
 
 def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], posed: Posed) -> str:
@@ -78,5 +78,5 @@ def _follow(columns: Array) -> bool:
     correlation = float(np.clip(r @ h / np.sqrt(r @ r * (h @ h)), -1.0, 1.0))
     dof = known.shape[0] - 4.0
     t = abs(correlation) * np.sqrt(dof / max(1.0 - correlation**2, 1e-300))
-    limit: Any = -stdtrit(dof, 0.5 * _CHANCE)  # Student's t
+    limit: Any = -stdtrit(dof, 0.5 * PROOF)  # Student's t
     return bool(abs(correlation) > _CLEAR and t > limit)

@@ -307,3 +307,44 @@ def test_the_picture_rings_outliers(tmp_path):
     assert sum(line.get_xdata().size for line in rings) == 2  # in time, and by size of the prediction
     clean = plots.residuals(cf.fit(decay(0.05, sigma=0.05)))
     assert "Nothing speaks against noise in 60 residuals." in " ".join(t.get_text() for t in clean.findobj(Text))
+
+
+def test_the_fit_of_the_front_page_is_not_called_noise():
+    result = cf.fit(problems.load("bellman").problem)
+    said = (
+        "Neighbouring residuals of z are alike (correlation 0.64, p = 0.0002): the model misses something, "
+        "and the intervals are too short by a factor of about 2.1."
+    )
+    assert result.diagnostics.sentence == said
+    assert said in str(result).splitlines()
+    assert result.described
+    assert result.refuted
+    found = cf.doctor(result, starts=0)
+    assert not found.fine
+    assert found["residuals"].sentence == said
+    assert "See result.plot() for where the model misses the data." in found["residuals"].advice
+    assert "If the model were right: all quantities" in found["identifiability"].sentence
+
+
+def test_sizes_that_grow_are_suspected_in_few_values():
+    """As of a fed-batch reactor: 20 values of an output that grows tenfold, with errors as of counts."""
+    rng = np.random.default_rng(21)
+    t = np.linspace(0.5, 10, 20)
+    prediction = np.exp(0.23 * t)
+    checks = diagnose(table(np.sqrt(prediction) * rng.standard_normal(20), prediction), dof=17, known=False).outputs[
+        "y"
+    ]
+    assert checks.with_prediction.grade == "suspected"
+    assert "may grow with the prediction (rank correlation 0.69, p = 0.01)" in checks.with_prediction.sentence
+    assert "sigma may depend on it." in checks.with_prediction.sentence
+
+
+def test_what_is_rather_large_is_not_called_noise_further_down(tmp_path):
+    """The report of stat5 said 'rather large, p = 0.0028', and that its residuals look like noise."""
+    result = cf.fit(problems.load("stat5").problem, "multiple")
+    assert result.goodness.grade == "suspected"
+    assert "rather large" in result.goodness.sentence
+    page = result.report(tmp_path / "stat5.html").read_text()
+    assert "rather large" in page
+    assert "like noise" not in page
+    assert "agree with the model" not in page
