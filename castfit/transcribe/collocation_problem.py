@@ -288,7 +288,9 @@ class CollocationProblem(TranscribedProblem):
         stages = s.shape[0]
         flow = values.d.reshape(stages, -1, elements.n_e)
         observed = np.concatenate([b.reshape(*elements.tau.shape, -1) for b in (values.r, values.c)], axis=2)
-        failures = self._explain(i, flow, observed, "")
+        fine = bool(np.isfinite(observed).all())
+        seen = None if fine else elements.seen(self.equations, elements.parameters(at), s, w)
+        failures = self._explain(i, flow, observed, "", seen)
         reason = condition.failure(q, at)
         if reason:
             failures.insert(0, Failure(condition.name, 0, "not_finite", reason))
@@ -323,7 +325,7 @@ class CollocationProblem(TranscribedProblem):
             stagewise, by_e = stagewise + bent, by_e + of_e
         return stagewise, link.curvature(q, by_p, of.initial, by_e)
 
-    def _explain(self, i: int, flow: Array, observed: Array, prefix: str) -> list[Failure]:
+    def _explain(self, i: int, flow: Array, observed: Array, prefix: str, g: Array | None = None) -> list[Failure]:
         """Name the first thing that is not finite in each element; flow (K, d, n_e, ...), observed (K, M, n_g, ...)."""
         if np.isfinite(flow).all() and np.isfinite(observed).all():
             return []
@@ -337,7 +339,9 @@ class CollocationProblem(TranscribedProblem):
         for block, times, names in ((flow, points, rates), (observed, measured, rows)):
             bad = ~np.isfinite(block).reshape(*block.shape[:3], -1).all(axis=3)
             for k, j, row in np.argwhere(bad).tolist():
-                detail = f"{prefix}{names[row]} is not finite at t = {times[k, j]:g}"
+                said = "" if g is None or names is rates else elements.measured.unspread(g, k, j, row)
+                detail = f"at t = {times[k, j]:g} {said}"
+                detail = detail if said else f"{prefix}{names[row]} is not finite at t = {times[k, j]:g}"
                 failures.setdefault(k, Failure(self.layout.chains[i].name, k, "not_finite", detail))
         return list(failures.values())
 

@@ -149,6 +149,20 @@ class Measured:
             beyond += float(np.sum(excess))
         return r, beyond
 
+    def unspread(self, g: Array, stage: int, point: int, row: int) -> str:
+        """Say that a row is not finite as the computed sigma is not positive; nothing where that is not why."""
+        for slot in self.slots:
+            here = (slot.stage == stage) & (slot.point == point) & (slot.rows == row).any()
+            if slot.functions.computed_spread and here.any():
+                predicted, spread = g[stage, point, slot.columns[:2]].tolist()
+                if np.isfinite(predicted) and spread <= 0.0:
+                    name = self.names[slot.rows[0]]
+                    return (
+                        f"sigma of {name} is {spread:g}, where {name} is {predicted:g}: such a value has no "
+                        f"probability; leave it out, or give sigma a floor, as in sqrt(0.01**2 + (share * {name})**2)"
+                    )
+        return ""
+
     def excess(self, g: Array) -> Array:
         """Return what the data of each stage cost beyond half the squares of their rows, (K,)."""
         out = np.zeros(g.shape[0])

@@ -414,7 +414,7 @@ class ShootingProblem(TranscribedProblem):
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(chain, natural.p, natural.e)
             seen = self._observer.values(chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs)
-            failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "")
+            failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "", seen.g)
             stages = chain.staging.duration.size
             values.append(
                 ChainValues(
@@ -586,7 +586,9 @@ class ShootingProblem(TranscribedProblem):
         d = self._gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
         return replace(of, D_s=d[..., :n_s], D_w=d[..., n_s : n_s + n_w], D_q=d[..., own])
 
-    def _unobservable(self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, what: str) -> list[Failure]:
+    def _unobservable(
+        self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, what: str, g: Array | None = None
+    ) -> list[Failure]:
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
         if r.all() and c.all():
             return []
@@ -599,7 +601,9 @@ class ShootingProblem(TranscribedProblem):
         out: list[Failure] = []
         for k in np.flatnonzero(bad.any(axis=(1, 2))):
             m, row = np.argwhere(bad[k])[0]
-            detail = f"{what}{names[row]} is not finite at t = {staging.times[k, m]:g}"
+            said = "" if g is None else measured.unspread(g, int(k), int(m), int(row))
+            detail = f"at t = {staging.times[k, m]:g} {said}"
+            detail = detail if said else f"{what}{names[row]} is not finite at t = {staging.times[k, m]:g}"
             out.append(Failure(chain.name, int(k), "not_finite", detail))
         return out
 

@@ -317,7 +317,11 @@ class BatchedCohort:
         bad = ~(np.isfinite(cost) & np.isfinite(gradient).all(axis=1) & np.isfinite(curvature).all(axis=(1, 2)))
         bad[list(why)] = True
         cost[bad], gradient[bad], curvature[bad] = np.inf, np.nan, np.nan
-        why |= {int(k): "a prediction is not finite" for k in np.flatnonzero(bad) if int(k) not in why}
+        for k in sorted({*np.flatnonzero(bad).tolist()} - why.keys()):
+            why[k] = "a prediction is not finite"
+            for stage, point, row in np.argwhere(~np.isfinite(measured.rows(seen.g)[0])).tolist():
+                said = measured.unspread(seen.g, stage, point, row) if stage == k else ""
+                why[k] = f"at t = {times[stage, point]:g} {said}" if said else why[k]
         return Curved(cost, why, gradient, curvature).of(np.arange(count))
 
 

@@ -312,7 +312,9 @@ def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: 
     for which, what in ((left_out, "left out, as their data cannot be predicted at the start"),
                         (unfinished, "not fitted to the end")):  # fmt: skip
         if which:
-            names = [f"'{n}' ({why})" for n, why in list(which.items())[:_NAMED]]
+            shown = list(which.items())[:_NAMED]
+            reasons = {why: ", ".join(f"'{n}'" for n, own in shown if own == why) for _, why in shown}
+            names = [f"{who} ({why})" for why, who in reasons.items()]
             more = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
             out.append(f"{len(which)} of {total} individuals are {what}: {', '.join(names)}{more}.")
     return out
