@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.optimize import Bounds, differential_evolution
 
 from castfit._support.arrays import Array
 from castfit.drive.run.loop import session_of
+from castfit.drive.run.optima import Merit
 from castfit.drive.run.options import RunOptions
 from castfit.drive.search.scatter.bounds import box_of, restated
 from castfit.drive.search.scatter.log import Halt, SearchLog
@@ -19,6 +20,7 @@ from castfit.drive.search.scatter.method.members import Member
 from castfit.drive.search.scatter.result import BestSoFar
 from castfit.drive.search.scatter.scatter_search import SOLVER, scatter_search
 from castfit.drive.search.scatter.tasks import Work
+from castfit.problem.compiled_problem import CHI2
 from castfit.problem.problem import Problem
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -35,6 +37,7 @@ class SearchTrace:
     ends: tuple[float, ...]
     simulations: int
     time: float
+    measure: str = CHI2
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,12 @@ class Scatter:
             include_guess=False,
             max_eval=budget.max_eval,
             max_time=budget.max_time,
-            vtr=budget.vtr,
+            vtr=Merit.of(problem).at_height(budget.vtr),
             **self.options,
         )
-        return SearchTrace(found.history, tuple(s.end for s in found.searches), found.simulations, found.time)
+        height = found.merit.height_at  # as the other methods are told of
+        history = tuple(replace(m, objective=height(m.objective)) for m in found.history)
+        return SearchTrace(history, tuple(height(s.end) for s in found.searches), found.simulations, found.time)
 
 
 @dataclass(frozen=True)

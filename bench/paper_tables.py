@@ -15,6 +15,7 @@ import numpy as np
 
 from castfit._support.status import Status, check
 from castfit._support.text_tables import Column, Sheet
+from castfit.drive.run.optima import Merit
 from castfit.drive.search.compare.benchmarks import Progress, drawn_starts, teller
 from castfit.drive.search.compare.compare import compare
 from castfit.drive.search.compare.methods import Method, methods_from
@@ -87,7 +88,7 @@ class TableResult:
             ours,
             "",
             *words,
-            correct_at(*self.best),
+            correct_at(*self.best, merit=self.cases[0].merit if self.cases else None),
             *stopped,
             *courses,
         )
@@ -194,7 +195,7 @@ def run_table(
                 break
     except KeyboardInterrupt:
         stopped = Status.INTERRUPTED
-    return TableResult(table, seed, tuple(rows), tuple(found.best_chi2 for found in cases), tuple(cases), stopped)
+    return TableResult(table, seed, tuple(rows), tuple(found.best_objective for found in cases), tuple(cases), stopped)
 
 
 def _chosen(names: Sequence[str], benchmark: Benchmark, tolerance: float | None) -> dict[str, Method]:
@@ -206,13 +207,14 @@ def _chosen(names: Sequence[str], benchmark: Benchmark, tolerance: float | None)
 
 
 def _optimum(benchmark: Benchmark) -> float:
-    """Return chi2 of the optimum nearest to the reference parameters."""
+    """Return the objective of the optimum nearest to the reference parameters, as `castfit.compare` takes it."""
     intervals: Mapping[str, Any] = benchmark.transcriptions.get("multiple", {})
     method = MultipleShooting(**intervals)
     result = fit(benchmark.problem, method, start=benchmark.reference.parameters)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    return min(result.chi2, benchmark.reference.objective) if result.success else benchmark.reference.objective
+    known = Merit.of(benchmark.problem).at_height(benchmark.reference.objective)
+    return min(result.objective, known) if result.success else known
 
 
 def _run(name: str, progress: Progress, **options: Any) -> Report:

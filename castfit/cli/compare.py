@@ -20,6 +20,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     """Compare methods on a problem; of the library each with the settings that it recommends."""
     import castfit
     from castfit.cli import console as screen
+    from castfit.drive.run.optima import Merit
     from castfit.drive.search.compare.benchmarks import drawn_starts, teller
     from castfit.drive.search.compare.methods import methods_from
     from castfit.drive.search.compare.result import correct_at, legend
@@ -36,13 +37,15 @@ def _compare(arguments: argparse.Namespace) -> int:
             source.problem,
             methods,
             starts=drawn_starts(source.draw_start, starts, seed),
-            reference=None if source.reference is None else source.reference.objective,
+            reference=None
+            if source.reference is None
+            else Merit.of(source.problem).at_height(source.reference.objective),
             **keywords(arguments, "workers", "max_time", "fit_max_time"),
             callback=teller(source.name, starts * len(methods), show),
         )
     console = screen.console(stderr=arguments.json == "-")
     rows = found.sheet(f"{source.name}, {starts} starts, seed {seed}")
-    below = (legend(found.descriptions), correct_at(found.best_chi2, measure=found.measure), found.message)
+    below = (legend(found.descriptions), correct_at(found.best_objective, merit=found.merit), found.message)
     console.print(screen.shown(rows, "", *below))
     write_json({"problem": source.name, "seed": seed, **found.record()}, arguments.json)
     if arguments.csv:

@@ -28,6 +28,7 @@ from castfit.cli.source import Source, load
 if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.result.result import Result
+    from castfit.solve.solution import Iteration
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,14 @@ class FitCall:
     def run(self, *, max_time: float = math.inf, verbose: int = 0) -> Result:
         """Fit the problem, with progress on standard error."""
         from castfit.cli import console as screen
+        from castfit.drive.run.optima import Merit
 
-        what = f"{self.source.name}, {self.transcription.label}"
+        what, merit = f"{self.source.name}, {self.transcription.label}", Merit.of(self.source.problem)
+
+        def line(now: Iteration) -> str:
+            reached = merit.at_height(merit.height(now.cost, now.chi2))
+            return f"{what}: iteration {now.iteration}, {merit.measure} = {reached:.6g}"
+
         # Lines of progress would spoil the moving one, and must not mix with JSON.
         with screen.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
             show(what)
@@ -62,7 +69,7 @@ class FitCall:
                 make_solver(self.solver),
                 start=self.start,
                 max_time=max_time,
-                callback=lambda now: show(f"{what}: iteration {now.iteration}, chi2 {now.chi2:.6g}"),
+                callback=lambda now: show(line(now)),
                 verbose=verbose,
             )
 
@@ -141,6 +148,8 @@ def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
             "message": result.message,
             "parameters": result.values,
             "standard_errors": result.standard_errors,
+            "measure": result.measure,
+            "objective": result.objective,
             "chi2": result.chi2,
             "sse": float(np.sum((sigma * result.residuals) ** 2)),
             "n_data": result.n_data,

@@ -155,6 +155,7 @@ def estimate(
         n_estimated=n_estimated,
         leverage=np.full(problem.n_data, np.nan) if trusted is None else trusted.leverage,
         absolute_sigma=posed.absolute_sigma,
+        measure=posed.measure,
         confidence_level=confidence_level,
         smoothness={term.label: term.weight for term in posed.smooth},
         effective=_effective(posed, held, None if known is None else known.held_back),

@@ -255,7 +255,7 @@ class _Fit:
         if self.verbose:
             said = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
             poor = ", a poor optimum" if result.success and not result.described else ""
-            say(f"{said}: chi2 = {result.chi2:.8g}{poor}")
+            say(f"{said}: {result.measure} = {result.objective:.8g}{poor}")
         return result
 
 

@@ -118,6 +118,11 @@ def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, show
         labels(axes, plain(label), **look)
 
 
+def symbol(measure: str) -> str:
+    """Write what fits are told and compared by."""
+    return measure.replace("chi2", "χ²").replace("-2", "−2")
+
+
 def heading(axes: Axes, text: str, *, size: float = 9, pad: float = 6.0) -> None:
     """Write above a panel what it shows."""
     axes.set_title(text, loc="left", fontsize=size, color=INK, pad=pad)

@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes
 from castfit._support.renamed import renamed
 from castfit._support.status import check
-from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark
+from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark, symbol
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, Pair, alike, panels
 from castfit.plots._scales import CURVE_POINTS, curves, dense, deviations, limit, logarithmic, on_points, owner
@@ -110,7 +110,9 @@ def fit(
         above, beneath = figure.subfigures(2, 1, height_ratios=[height, below])
         draw_inputs(beneath, result)
     how = f"{result.transcription}, {result.solver}"
-    title = f"χ² = {result.chi2:.5g} from {result.n_data} data; {how}" if result.success else f"{how}: no success"
+    title = f"{how}: no success"
+    if result.success:
+        title = f"{symbol(result.measure)} = {result.objective:.5g} from {result.n_data} data; {how}"
     shaded = None if bands is None else band
     _draw(above, grid, {"model": result}, title, nodes=nodes, band=shaded, log=log, share=share)
     return finish(figure, path)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit.plots._canvas import Axes, finish, heading, labels, legend, new_figure, plain, single, tidy_panels
+from castfit.plots._canvas import Axes, finish, heading, labels, legend, new_figure, plain, single, symbol, tidy_panels
 from castfit.plots._colours import BEHIND, BLUE, FAINT, INK, MARKERS, RED, SOFT, STYLES
+from castfit.problem.compiled_problem import CHI2
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +34,9 @@ _FLOOR = 1e-30  # of chi2 on a logarithmic axis
 
 
 def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figure:
-    """Plot chi2 of all starts that have one, the lowest first: a flat step is an optimum that many starts found.
+    """Plot the objective of all starts, the lowest first: a flat step is an optimum that many starts found.
 
-    Starts that ended without success are crosses; those that have no chi2 at all are counted in the title.
+    Starts that ended without success are crosses; those that have none are counted in the title.
 
     Parameters
     ----------
@@ -50,12 +51,14 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     >>> found = cf.multistart(problem, starts=3, limits={"k1": (0, 1e-4), "k2": (0, 1e-3)}, rng=0)
     >>> figure = cf.plots.waterfall(found)
     """
-    rows = sorted((row for row in result.starts if np.isfinite(row.chi2)), key=lambda row: (row.chi2, row.index))
+    rows = sorted(
+        (row for row in result.starts if np.isfinite(row.objective)), key=lambda row: (row.objective, row.index)
+    )
     figure, axes = single(6.4, 3.6)
     colours = _colours(result)
     for k, optimum in enumerate(result.optima):
         at = [i for i, row in enumerate(rows) if row.index in optimum.starts]
-        label = f"{_symbol(result)} = {optimum.chi2:.6g}: {_count(len(at))}" if k < _NAMED else None
+        label = f"{symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(at))}" if k < _NAMED else None
         marker = MARKERS[k % len(MARKERS)]
         (dots,) = axes.plot(at, [rows[i].chi2 for i in at], marker, color=colours[k], markersize=4.5, label=label)
         figure.called(label or "further optima", dots)
@@ -63,16 +66,21 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     if failed:
         label = f"without success: {_count(len(failed))}"
         axes.plot(failed, [rows[i].chi2 for i in failed], "x", color=SOFT, markersize=4, label=label)
-    values = [row.chi2 for row in rows if row.chi2 > 0]
-    if values and max(values) > _SPAN * min(values):
+    squares = result.measure == CHI2
+    values = [row.objective for row in rows if row.objective > 0 or not squares]
+    span = max(values, default=0.0) - min(values, default=0.0)
+    if squares and values and max(values) > _SPAN * min(values):
         axes.set_yscale("log")
-    elif values and max(values) - min(values) < _FLAT * max(values):  # equal but for rounding, which is not to be seen
-        axes.set_ylim((1 - _FLAT) * min(values), (1 + _FLAT) * max(values))
+    elif not squares and span > _SPAN**2:  # a likelihood has no zero: the best is at the bottom
+        axes.set_yscale("symlog", linthresh=max(abs(min(values)), _SPAN))
+    elif values and span < (_FLAT * max(values) if squares else _FLAT):  # rounding, which is not to be seen
+        room = _FLAT * max(values) if squares else 1.0
+        axes.set_ylim(min(values) - room, max(values) + room)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    labels(axes, "starts, sorted", _symbol(result))
+    labels(axes, "starts, sorted", symbol(result.measure))
     if rows:
         legend(axes)
-    _title(axes, result, len(result.starts) - len(rows), f"have no {_symbol(result)}")
+    _title(axes, result, len(result.starts) - len(rows), f"have no {symbol(result.measure)}")
     return finish(figure, path)
 
 
@@ -153,10 +161,6 @@ class _Span:
         return float((at - low) / (high - low))
 
 
-def _symbol(result: MultistartResult | ComparisonResult) -> str:
-    return result.measure.replace("chi2", "χ²")
-
-
 def _count(number: int) -> str:
     return f"{number} start{'' if number == 1 else 's'}"
 
@@ -170,7 +174,7 @@ def _title(axes: Axes, result: MultistartResult, missing: int, what: str) -> Non
     total = len(result.starts)
     found = "none succeeded"
     if lowest is not None:
-        found = f"best {_symbol(result)} = {lowest.chi2:.6g} found {len(lowest.starts)} times"
+        found = f"best {symbol(result.measure)} = {lowest.objective:.6g} found {len(lowest.starts)} times"
     rest = f", {missing} {what}" if missing else ""
     heading(axes, f"{total} starts: {found}{rest}", size=10)
 
@@ -226,7 +230,7 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     axes.set_ylim(-3, 103)
     labels(axes, "time per start in s", "found the global optimum in %")
     legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    title = f"{len(result.drawn)} starts, {_symbol(result)} = {result.best_chi2:.6g}"
+    title = f"{len(result.drawn)} starts, {symbol(result.measure)} = {result.best_objective:.6g}"
     heading(axes, title, size=10)
     return finish(figure, path)
 
@@ -236,7 +240,12 @@ class SearchHistory(Protocol):
 
     @property
     def history(self) -> Sequence[BestSoFar]:
-        """The best chi2 whenever it fell."""
+        """The best objective whenever it fell."""
+        ...
+
+    @property
+    def measure(self) -> str:
+        """What points are compared by."""
         ...
 
     @property
@@ -253,7 +262,7 @@ class SearchHistory(Protocol):
 def curves(
     searches: Mapping[str, Sequence[SearchHistory]], path: str | Path | None = None, *, target: float | None = None
 ) -> Figure:
-    """Plot the best chi2 against simulations and against time, one line per search, one colour per method.
+    """Plot the best objective against simulations and against time, one line per search, one colour per method.
 
     Parameters
     ----------
@@ -270,21 +279,24 @@ def curves(
     """
     if not any(search.history for group in searches.values() for search in group):
         raise InputError("plots.curves", ["no search has a value to show; nothing could be simulated"])
+    measures = {search.measure for group in searches.values() for search in group}
+    squares = measures == {CHI2}
     figure = new_figure(8.4, 3.6)
     panels = tidy_panels(figure, 1, 2, sharey=True)[0]
     for axes, what, last in zip(panels, ("simulations", "seconds"), ("simulations", "time"), strict=True):
         for k, (name, group) in enumerate(searches.items()):
             for i, search in enumerate(s for s in group if s.history):
-                at, chi2 = _steps(search, what, float(getattr(search, last)))
+                at, values = _steps(search, what, float(getattr(search, last)))
                 label = name if i == 0 and len(searches) > 1 else None
                 colour = _PALETTE[k % len(_PALETTE)]
-                axes.step(at, chi2, where="post", color=colour, linewidth=1.2, alpha=0.85, label=label)
-        if target is not None and target > 0:
+                axes.step(at, values, where="post", color=colour, linewidth=1.2, alpha=0.85, label=label)
+        if target is not None and (target > 0 or not squares):
             axes.axhline(target, color=SOFT, linewidth=0.8, linestyle="--")
         axes.set_xscale("log")
-        axes.set_yscale("log")
+        if squares:
+            axes.set_yscale("log")
         labels(axes, what)
-    labels(panels[0], y="best χ²")
+    labels(panels[0], y=f"best {symbol(next(iter(measures)) if len(measures) == 1 else 'objective')}")
     if len(searches) > 1:
         legend(panels[1])
     return finish(figure, path)
@@ -293,5 +305,6 @@ def curves(
 def _steps(search: SearchHistory, what: str, last: float) -> tuple[Array, Array]:
     """Return where the value fell, and to what, drawn on to the end of the search."""
     at = [float(getattr(moment, what)) for moment in search.history]
-    chi2 = [max(moment.chi2, _FLOOR) for moment in search.history]
-    return np.array([*at, max(last, at[-1])]), np.array([*chi2, chi2[-1]])
+    floor = _FLOOR if search.measure == CHI2 else -np.inf
+    values = [max(moment.objective, floor) for moment in search.history]
+    return np.array([*at, max(last, at[-1])]), np.array([*values, values[-1]])

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
+CHI2, LIKELIHOOD, PETAB = "chi2", "-2 log L", "PEtab's objective"
+"""What fits are told and compared by; see `Posed.measure`."""
+
 _ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
 
 
@@ -66,6 +69,7 @@ class Posed:
     conditions : the experiments, worked out
     groups : unknown standard deviations that are eliminated while fitting; "" is that of data of which nothing is said.
         group_bounds (lower, upper) of each, in the unit of the data or of their logarithm; empty if nothing is known
+    format_measure : `measure` as the format says that it was read from; empty for all other problems
     spreads : outputs of the model that are spreads of others; `noise_parameters` move nothing but the noise
     prior_terms : priors on expressions, and on several quantities together; those on one are with the quantities
     forgiving : whether some residuals may be large without the model being wrong, as where least squares stand in for a
@@ -92,6 +96,7 @@ class Posed:
     path: tuple[Constraint, ...] = ()
     implied: tuple[Relation, ...] = ()
     group_bounds: tuple[tuple[float, float], ...] = ()
+    format_measure: str = ""
 
     # What follows from the fields
 
@@ -119,6 +124,14 @@ class Posed:
     def least_squares(self) -> bool:
         """Whether rows are residuals with known or eliminated sigmas, whose squares are what is minimised."""
         return all(o is None or (o.noise.plain and len(o.predicted) == 1) for c in self.conditions for o in c.observed)
+
+    @property
+    def measure(self) -> str:
+        """The one number by which fits are told and compared: chi2 where sigmas are known, else -2 log likelihood.
+
+        Of a problem that was read from PEtab files it is the objective that PEtab defines.
+        """
+        return self.format_measure or (CHI2 if self.least_squares and not self.groups else LIKELIHOOD)
 
     @cached_property
     def n_data(self) -> int:
@@ -523,7 +536,7 @@ class Posed:
             return None
         anew = anew.holding(self.constraints)
         given = anew.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
-        return replace(given, prior_terms=self.prior_terms)
+        return replace(given, prior_terms=self.prior_terms, format_measure=self.format_measure)
 
     def constrained(self, constraints: Any) -> Posed:
         """Return the problem with more constraints, as `Problem` takes them.

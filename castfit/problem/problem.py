@@ -9,6 +9,7 @@ solvers and drivers speak.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -285,7 +286,15 @@ class Problem:
         """Return the problem with other arguments of its constructor, by name."""
         same = self._arguments
         check("Problem.replace", unknown_names("unknown argument '{}'", changes, same))
-        return Problem(**{**same, **changes})
+        return Problem(**{**same, **changes}).measured_by(self.posed.format_measure)
+
+    def measured_by(self, format_measure: str) -> Problem:
+        """Return the problem as read from files of a format that has a number of its own for fits; empty if not."""
+        if format_measure == self.posed.format_measure:
+            return self
+        found = copy(self)
+        found.posed = replace(self.posed, format_measure=format_measure)
+        return found
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -307,7 +316,11 @@ class Problem:
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
-        return partial(Problem, **self._arguments), ()
+        return partial(_rebuilt, self.posed.format_measure, **self._arguments), ()
+
+
+def _rebuilt(format_measure: str, **arguments: Any) -> Problem:
+    return Problem(**arguments).measured_by(format_measure)
 
 
 Posable = Problem | Posed

@@ -9,6 +9,7 @@ from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.multistart.result import MultistartResult
 from castfit.model.model import Model
+from castfit.plots._canvas import symbol
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Problem
 from castfit.report import problem_sections, result_sections, run_sections
@@ -65,7 +66,8 @@ def _result(found: Result) -> Markup:
         cells = (f"{error:.2g}", result_sections.interval(one)) if np.isfinite(error) else ("–", "–")
         rows.append([name, one.unit, rounded(one.value, error), *cells, one.verdict])
     how = f"{found.transcription}, {found.solver}: {found.iterations} iterations, {found.time:.2f} s"
-    facts = f": χ² = {found.chi2:.6g} from {found.n_data} data, {found.dof} degrees of freedom"
+    number = f"{symbol(found.measure)} = {found.objective:.6g}"
+    facts = f": {number} from {found.n_data} data, {found.dof} degrees of freedom"
     kind = "Result" if found.success else "No solution"
     return joined(
         _headline(kind, facts),
@@ -86,14 +88,14 @@ def _multistart(found: MultistartResult) -> Markup:
     return joined(
         _headline("Multistart", f": {len(found.starts)} starts"),
         tag("p", above.verdict),
-        run_sections.optima(found.optima, len(found.starts), run_sections.symbol(found.measure)),
+        run_sections.optima(found.optima, len(found.starts), found.measure),
         _best(found),
     )
 
 
 def _comparison(found: ComparisonResult) -> Markup:
     above, rows = run_sections.comparison_lead(found, "", ""), found.sheet()
-    best = f"{run_sections.symbol(found.measure)} = {found.best_chi2:.6g}"
+    best = f"{symbol(found.measure)} = {found.best_objective:.6g}"
     return joined(
         _headline("Comparison", f": {len(found.rows)} methods from {len(found.drawn)} starts, {best}"),
         tag("p", above.verdict),

@@ -12,7 +12,7 @@ import numpy as np
 from castfit import plots
 from castfit._support.status import CastfitError
 from castfit._support.text_tables import rounded
-from castfit.plots._canvas import unseen
+from castfit.plots._canvas import symbol, unseen
 from castfit.report.figures import figure
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.page import Lead, Section
@@ -54,14 +54,14 @@ def lead(result: Result, title: str, notes: str) -> Lead:
     """Return what stands above all."""
     sure = result.success and result.goodness.described
     mood = "good" if sure and not _doubts(result) else "doubtful" if result.success else "bad"
-    criteria = f"{result.chi2:.6g} from {result.n_data} data"
+    criteria = f"{result.objective:.6g} from {result.n_data} data"
     return Lead(
         title,
         "Parameter estimation",
         mood,
         verdict(result),
         (
-            ("χ²", criteria),
+            (symbol(result.measure), criteria),
             ("degrees of freedom", f"{result.dof}"),
             ("estimated quantities", f"{len(result.names)}"),
             ("transcription", result.transcription.partition(" (")[0]),
@@ -238,10 +238,9 @@ def residuals(result: Result, figures: Figures) -> Markup:
         tag("h3", "Figures for comparing models"),
         facts(
             (
-                ("χ²", f"{result.chi2:.8g}"),
+                (symbol(result.measure), f"{result.objective:.8g}"),
                 ("degrees of freedom", f"{result.dof}"),
                 ("p of χ²", chance),
-                ("−2 log L", f"{result.neg2loglik:.6g}"),
                 ("AIC", f"{result.aic:.6g}"),
                 ("BIC", f"{result.bic:.6g}"),
             )

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit import plots
+from castfit.drive.search.compare.result import within
+from castfit.plots._canvas import symbol
 from castfit.plots.searches import curves
+from castfit.problem.compiled_problem import CHI2
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.page import Lead, Section
 from castfit.report.result_sections import Figures
@@ -45,7 +48,7 @@ def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
     total = len(found.starts)
     best = "" if lowest is None else f"{len(lowest.starts)} of {total} starts found the best optimum. "
     figures = (
-        (f"best {symbol(found.measure)}", "none" if lowest is None else f"{lowest.chi2:.6g}"),
+        (f"best {symbol(found.measure)}", "none" if lowest is None else f"{lowest.objective:.6g}"),
         ("starts", f"{total}"),
         ("optima", f"{len(found.optima)}"),
         ("without success", f"{sum(not row.success for row in found.starts)}"),
@@ -69,7 +72,7 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
             "the data leave the quantity open.",
         )
     trouble = [("ended without success", counts(found.statuses)), ("failed evaluations", counts(found.failures))]
-    lowest = optima(found.optima, len(found.starts), symbol(found.measure))
+    lowest = optima(found.optima, len(found.starts), found.measure)
     content = joined(tag("p", found.message), waterfall, lowest, estimates)
     how = joined(
         facts((("transcription", found.transcription), ("solver", found.solver), *trouble)),
@@ -81,11 +84,6 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
     ]
 
 
-def symbol(measure: str) -> str:
-    """Write what fits are compared by."""
-    return measure.replace("chi2", "χ²")
-
-
 def counts(found: Mapping[str, int]) -> str:
     """Write counts by their names."""
     return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items())
@@ -95,21 +93,27 @@ def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
     """Return the table of optima; what differs between fits of one of them is not determined there."""
     if not found:
         return None
-    unit = abs(found[0].chi2) or 1.0
+    unit = abs(found[0].objective) or 1.0 if measure == CHI2 else np.nan
+
+    def above(o: Optimum) -> str:  # a likelihood has no zero: only its differences mean something
+        more = o.objective - found[0].objective
+        return f"{more:.3g}" if np.isnan(unit) else f"{100 * more / unit:.3g} %"
+
     rows = [
         (
             f"{k + 1}",
-            f"{o.chi2:.8g}",
-            f"{100 * (o.chi2 - found[0].chi2) / unit:.3g} %",
+            f"{o.objective:.8g}",
+            above(o),
             f"{len(o.starts)} of {total}",
             ", ".join(o.varying),
         )
         for k, o in enumerate(found[:_MOST_OPTIMA])
     ]
-    heads = (">optimum", f">{measure}", ">above the best", ">found by", f"estimates that differ at equal {measure}")
+    what = symbol(measure)
+    heads = (">optimum", f">{what}", ">above the best", ">found by", f"estimates that differ at equal {what}")
     shown = table(heads, rows)
     more = len(found) - _MOST_OPTIMA
-    rest = tag("p", f"And {more} more, up to {measure} = {found[-1].chi2:.6g}.") if more > 0 else None
+    rest = tag("p", f"And {more} more, up to {what} = {found[-1].objective:.6g}.") if more > 0 else None
     return joined(tag("h3", "Optima"), shown, rest)
 
 
@@ -124,7 +128,7 @@ def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
         quick = f"{fast.expected_time:.2g} s expected until it is found"
         said += f"; it is also the fastest: {quick}." if fast is sure else f"; {fast.method} is the fastest: {quick}."
     figures = (
-        (f"best {symbol(found.measure)}", f"{found.best_chi2:.6g}"),
+        (f"best {symbol(found.measure)}", f"{found.best_objective:.6g}"),
         ("methods", f"{len(found.rows)}"),
         ("starts", f"{len(found.drawn)}"),
         ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
@@ -139,7 +143,8 @@ def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
         sheet(found.sheet()),
         tag(
             "p",
-            f"Correct: {symbol(found.measure)} = {found.best_chi2:.6g} within 0.1 %. Wrong: converged elsewhere. "
+            f"Correct: {symbol(found.measure)} = {found.best_objective:.6g} within {within(found.merit)}. "
+            "Wrong: converged elsewhere. "
             "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
             "rate, which is how long one waits for the optimum.",
         ),
@@ -158,7 +163,7 @@ def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
 def search_lead(found: ScatterResult, title: str, notes: str) -> Lead:
     """Return what stands above a scatter search's page."""
     figures = (
-        ("best χ²", f"{found.chi2:.6g}"),
+        ("best χ²" if found.best is None else f"best {symbol(found.best.measure)}", f"{found.objective:.6g}"),
         ("simulations", f"{found.simulations}"),
         ("local searches", f"{len(found.searches)}"),
         ("generations", f"{found.generations}"),
@@ -172,9 +177,9 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
     content = joined(
         figures.add(
             lambda: curves({"scatter search": [found]}),
-            "The best χ² after so many simulations, and after so many seconds.",
+            f"The best {symbol(found.measure)} after so many simulations, and after so many seconds.",
         ),
-        optima(found.optima, len(found.searches), symbol(found.measure)),
+        optima(found.optima, len(found.searches), found.measure),
         facts(
             (
                 ("transcription of local searches", found.transcription),
@@ -190,12 +195,12 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
 def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
     """Return what stands above the page of an estimate."""
     figures = (
-        (f"best {symbol(found.merit.measure)}", "" if found.best is None else f"{found.value:.6g}"),
+        (f"best {symbol(found.measure)}", "" if found.best is None else f"{found.objective:.6g}"),
         ("found", f"{found.finds} times"),
         ("candidates", f"{len(found.candidates)}"),
         ("time", f"{found.time:.1f} s"),
     )
-    return lead(found, title, "Portfolio of searches", found.reason, figures, notes)
+    return lead(found, title, "Portfolio of searches", " ".join(found.story[:2]), figures, notes)
 
 
 def portfolio(found: PortfolioResult) -> list[Section]:
@@ -212,14 +217,22 @@ def horizons(found: IncrementalResult) -> Section:
             f"{h.horizon:g}",
             f"{h.n_data}",
             *(f"{h.estimates[n]:.4g}" for n in names),
-            f"{h.chi2:.4g}",
+            f"{h.objective:.4g}",
             f"{h.iterations}",
             h.status.value.replace("_", " "),
             h.fallback,
         )
         for h in found.horizons
     ]
-    heads = (">horizon", ">data", *(f">{n}" for n in names), ">χ²", ">iterations", "status", "fallback")
+    heads = (
+        ">horizon",
+        ">data",
+        *(f">{n}" for n in names),
+        f">{symbol(found.result.measure)}",
+        ">iterations",
+        "status",
+        "fallback",
+    )
     effort = f"{found.iterations} iterations, equivalent to {found.equivalent_iterations:.2f} on the whole horizon."
     said = "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
     return Section(
@@ -236,4 +249,4 @@ def _columns(found: Mapping[str, NDArray[Any]]) -> Markup:
     heads = [name if name in text else f">{name}" for name in columns]
     left = max((values.size for values in found.values()), default=0) - len(rows)
     rest = tag("p", f"And {left} more.") if left > 0 else None
-    return joined(table([h.replace("chi2", "χ²") for h in heads], cells), rest)
+    return joined(table([symbol(h) for h in heads], cells), rest)

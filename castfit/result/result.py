@@ -24,6 +24,7 @@ from castfit._support.views import views
 from castfit._support.whole_files import write_whole
 from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
+from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, PETAB
 from castfit.problem.problem import Posable, kind_mistakes, with_nodes, with_smoothness
 from castfit.result.bands import (
     ParameterDraws,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
 
 
+_ROUNDING = 1e-9  # relative
 _MANY = 12  # experiments up to which each has a row of its own in tables
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
@@ -87,6 +89,11 @@ class Result:
     cost : float
         What was minimised: ``chi2 / 2`` where standard deviations are known; where they share an unknown factor
         ``n_data / 2 * log(chi2 / n_data)`` plus half the squares of the priors' residuals.
+    measure : str
+        Which number tells how good this is: "chi2" where standard deviations are known, "-2 log L" elsewhere, "PEtab's
+        objective" where the problem was read from PEtab files.
+    objective : float
+        That number: `chi2`, `neg2loglik`, or half of the latter, the negative log likelihood of data and priors.
     chi2 : float
         Sum of squared weighted residuals, priors included; of the data alone where the weights' factor is unknown.
     n_data : int
@@ -187,7 +194,7 @@ class Result:
     >>> problem = cf.problems.load("bellman").problem
     >>> result = cf.fit(problem)
     >>> result
-    Result(converged: chi2 = 21.8667, k1 = 4.577e-06, k2 = 0.0002796; collocation)
+    Result(converged: -2 log L = 45.973, k1 = 4.577e-06, k2 = 0.0002796; collocation)
     >>> result["k1"]
     k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (well determined)
     >>> {name: float(f"{error:.2g}") for name, error in result.standard_errors.items()}
@@ -255,6 +262,7 @@ class Result:
     versions: Mapping[str, str]
     question: Mapping[str, str] = field(default_factory=dict[str, str])
     strategies: tuple[str, ...] = ()
+    measure: str = LIKELIHOOD
     problem: Posable | None = None
 
     @property
@@ -294,6 +302,11 @@ class Result:
     def determination(self) -> str:
         """What `identifiability` says of all quantities together, on a condition where the model is `refuted`."""
         return _determination(self, self.refuted)
+
+    @property
+    def objective(self) -> float:
+        """What the fit is told and compared by, in the `measure` of its kind of problem."""
+        return self.chi2 if self.measure == CHI2 else self.neg2loglik * (0.5 if self.measure == PETAB else 1.0)
 
     @property
     def criteria(self) -> Criteria:
@@ -779,7 +792,7 @@ class Result:
     def __repr__(self) -> str:
         shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
         how = self.transcription.partition(" (")[0]
-        return one_line(f"Result({self.status.value}: chi2 = {self.chi2:.6g}, {shown}; {how})")
+        return one_line(f"Result({self.status.value}: {self.measure} = {self.objective:.6g}, {shown}; {how})")
 
 
 def _read(content: dict[str, Any]) -> Result:
@@ -789,6 +802,9 @@ def _read(content: dict[str, Any]) -> Result:
         if np.shape(content[key]) != (len(names),):
             raise ValueError(f"{key} is {text(content[key])}")
     found = Result(**rebuilt_fields(Result, content))
+    if "measure" not in content:  # saved by an earlier version
+        squares = abs(2.0 * found.cost - found.chi2) <= _ROUNDING * abs(found.chi2)
+        found = replace(found, measure=CHI2 if found.absolute_sigma and squares else LIKELIHOOD)
     if found.normalised_residuals.size < found.n_data:  # saved by an earlier version
         normalised = found.residuals / (1.0 if found.absolute_sigma else found.noise)
         return replace(found, normalised_residuals=normalised)
@@ -980,8 +996,8 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
-        f"chi2 = {result.chi2:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
-        f"-2 log L = {result.neg2loglik:.6g}, AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
+        f"{result.measure} = {result.objective:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
+        f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
         *(
             f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"
             for name, weight in result.smoothness.items()

@@ -19,6 +19,7 @@ import castfit as cf
 from castfit import cli, problems
 from castfit._bench import KINDS
 from castfit.cli import console as _console
+from castfit.drive.run.optima import Merit
 
 KEYS = {
     "problem",
@@ -30,6 +31,8 @@ KEYS = {
     "message",
     "parameters",
     "standard_errors",
+    "measure",
+    "objective",
     "chi2",
     "sse",
     "n_data",
@@ -310,8 +313,10 @@ def test_demonstration(capfd, tmp_path):
     out, err = capfd.readouterr()
     assert len(re.findall(r" (?:single shooting|multiple shooting|collocation) +yes +", out)) == 6
     for name in ("stat5", "alpha_pinene"):
-        reference = problems.load(name).reference
-        assert out.count(f" {reference.objective:.5g} ") == 3  # every transcription finds the optimum
+        benchmark = problems.load(name)
+        merit = Merit.of(benchmark.problem)
+        best = f" {merit.measure} = {merit.at_height(benchmark.reference.objective):.5g} "
+        assert out.count(best) == 3  # every transcription finds the optimum
     assert out.count("p1=5.926(51)e-5") == 3
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert err == ""

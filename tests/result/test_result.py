@@ -220,7 +220,7 @@ def test_table_shows_what_matters(result: Result) -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["k", "b", "x(0)"]
     assert all("well determined" in line for line in lines[2:5])
     assert len({line.index("well") for line in lines[2:5]} | {lines[0].index("remark")}) == 1
-    assert f"chi2 = {result.chi2:.8g} from 12 data, 9 degrees of freedom" in text
+    assert f"{result.measure} = {result.objective:.8g} from 12 data, 9 degrees of freedom" in text
     assert "Success: It converged." in text
     assert "multiple shooting (4 intervals), Gauss-Newton (natural level): 12 iterations, 0.25 s" in text
     assert "log scale" not in text
@@ -229,7 +229,7 @@ def test_table_shows_what_matters(result: Result) -> None:
     shown = lines[2][lines[2].index("[") + 1 : lines[2].index("]")].split(", ")
     assert [float(end) for end in shown] == pytest.approx([low, high], abs=0.01 * result.standard_errors["k"])
     assert "\n" not in repr(result)
-    assert repr(result).startswith("Result(converged: chi2 = ")
+    assert repr(result).startswith(f"Result(converged: {result.measure} = {result.objective:.6g}")
 
 
 def test_table_names_bounds_scales_noise_and_failures() -> None:
@@ -518,6 +518,7 @@ def test_results_of_castfit_0_2_are_read(name: str, tmp_path: Path) -> None:
     assert old.success
     at_bound = "bound" in name
     assert old.chi2 == pytest.approx(22.356983 if at_bound else 21.86671, abs=1e-4)
+    assert (old.measure, old.objective) == ("-2 log L", old.neg2loglik)  # as its problem has no sigma
     assert old.active == ({"k1": "upper"} if at_bound else {})
     assert str(old).startswith("        value  std. error")
     assert old["k2"].standard_error == pytest.approx(3.7e-5 if at_bound else 5.5e-5, rel=0.02)

@@ -79,7 +79,7 @@ def test_a_repr_says_the_most_important(result):
     assert repr(cf.MultipleShooting(10)) == "MultipleShooting(intervals=10)"
     assert repr(cf.GaussNewton()) == "GaussNewton()"
     assert repr(cf.Parameter(0.5, lower=0, scale="log")) == "Parameter(value=0.5, lower=0, scale='log')"
-    assert repr(result).startswith(f"Result({result.status.value}: chi2 = ")
+    assert repr(result).startswith(f"Result({result.status.value}: {result.measure} = ")
     assert "36 more" in repr(result.problem) or "more)" in repr(result.problem)
     experiment = cf.Experiment({"x": [1.0, np.nan, 3.0], "y": [2.0, 3.0, 4.0]}, time=[1, 2, 5], name="dose")
     assert repr(experiment) == "Experiment('dose': 5 values of x, y, times 1 to 5)"

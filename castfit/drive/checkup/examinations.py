@@ -443,7 +443,7 @@ def other_starts(patient: Patient) -> Finding:
         return look(f"none of {tried} led to an optimum.", "Look at the model and at the guesses.")
     if best is not found:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best.values.items())[:6])
-        said = f"{tried} tried, and one leads to a better optimum (chi2 = {best.chi2:.6g}, at {values})."
+        said = f"{tried} tried, and one leads to a better optimum ({best.measure} = {best.objective:.6g}, at {values})."
         return look(said, "Begin there, and run cf.multistart.")
     return fine(f"{tried} tried within a factor of ten, {same} end at this optimum, none at a better one.")
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from castfit._support.reprs import brief, one_line
+from castfit.problem.compiled_problem import CHI2, PETAB
 from castfit.problem.problem import Posable
+from castfit.result.covariance import neg2loglik
+from castfit.transcribe.observation import constant as density_constant
 
-CHI2, EQUIVALENT = "chi2", "equivalent chi2"
-"""What fits are compared by: the sum of squares, or the one that would give the same likelihood (see `Merit`)."""
+SAME = 1e-4
+"""Relative difference of mean squares up to which two fits found the same optimum."""
 
-_SAME = 1e-4  # relative difference of chi2 up to which two fits found the same optimum
 _SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
 _SURE = 0.99
 _ROUNDING = 1e-10  # of the sum of squared data
@@ -25,42 +27,52 @@ _LARGEST = 300.0
 class Optimum:
     """An optimum and the starts that led to it.
 
-    chi2 : the lowest that was found
+    objective : the lowest that was found, in the measure of the problem: chi2, -2 log L, or PEtab's objective
     starts : which starts found it, the best first
-    varying : quantities whose estimates differ although chi2 does not: several optima of equal height (a symmetry), or
-        a valley, as where something is not identifiable
+    varying : quantities whose estimates differ although the objective does not: several optima of equal height (a
+        symmetry), or a valley, as where something is not identifiable
     """
 
-    chi2: float
+    objective: float
     starts: tuple[int, ...]
     varying: tuple[str, ...]
+
+    @property
+    def chi2(self) -> float:
+        """The `objective`, which was called so before there were others."""
+        return self.objective
 
 
 @dataclass(frozen=True)
 class Merit:
-    """What fits of a problem are compared by: a positive number, whose relative differences mean something.
+    """What fits of a problem are compared by: the objective of a `Result`, and what differences of it mean.
 
-    That is chi2 where the objective is chi2 / 2, or grows with it alone, as where one unknown sigma is eliminated.
-    Otherwise it is the chi2 that would give the same objective with such a sigma,
+    measure : how it is called: "chi2" where sigmas are known, "PEtab's objective" of PEtab problems, else "-2 log L"
+    n_data : number of data
+    constant : -2 log L at cost 0; half of it belongs to PEtab's objective
+    floor : what is smaller may be rounding, as where a model fits its data exactly: differences of chi2; of other
+        measures the value itself
+    squares : whether the cost is half of chi2, with priors
 
-        cost = n/2 log(chi2 / n)    <=>    chi2 = n exp(2 cost / n)
+    Searches need a positive number whose relative differences mean something, whatever the units of the data add to a
+    likelihood: the `height`, which is chi2 where the cost is half of it, else the chi2 of one unknown sigma for all,
 
-    with n data: lower for a lower cost, which may be negative, and relatively different where costs per datum differ,
-    whatever the units of the data add to them.  `equivalent` tells whether it is that one; differences below `floor`
-    may be rounding, as where a model fits its data exactly.
+        cost = n/2 log(height / n)    <=>    height = n exp(2 cost / n)
     """
 
-    n_data: int
-    equivalent: bool
-    floor: float
+    measure: str = CHI2
+    n_data: int = 1
+    constant: float = 0.0
+    floor: float = 0.0
+    squares: bool = True
 
     @classmethod
     def of(cls, problem: Posable) -> Merit:
         """Return the merit of fits of a problem."""
         posed = problem.posed
-        groups = {observed.group for c in posed.conditions for observed in c.observed if observed is not None}
+        every = [observed for c in posed.conditions for observed in c.observed if observed is not None]
         known = posed.least_squares and not posed.groups
-        together = posed.least_squares and groups == {0}  # one sigma of all data is eliminated
+        together = posed.least_squares and {observed.group for observed in every} == {0}  # one sigma is eliminated
         points = (condition.points for condition in posed.conditions)
         squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
         size = float(squares.sum())
@@ -68,33 +80,64 @@ class Merit:
             positive = squares[squares > 0.0]
             typical = float(np.exp(np.mean(np.log(positive)))) if positive.size else 0.0
             size = 0.0 if posed.absolute_sigma else squares.size * typical
-        return cls(posed.n_data, not (known or (together and not posed.every_prior)), _ROUNDING * size)
+        unknown = sum(
+            int(c.points.mask[:, j].sum())
+            for c in posed.conditions
+            for j, observed in enumerate(c.observed)
+            if observed is not None and observed.group >= 0
+        )
+        constant = neg2loglik(0.0, density_constant(posed) + posed.prior_constant, n_unknown=unknown)
+        found = cls(posed.measure, posed.n_data, constant, _ROUNDING * size, squares=known)
+        if found.measure == CHI2:
+            return found
+        return replace(found, floor=found.at_height(found.floor) if size > 0.0 and not known else -np.inf)
 
-    @property
-    def measure(self) -> str:
-        """What it is called in tables."""
-        return EQUIVALENT if self.equivalent else CHI2
+    def level(self, lowest: float, share: float = SAME) -> float:
+        """Return up to which objective fits are the same as the lowest: mean squares differ by that share, or less."""
+        if self.measure != CHI2:
+            return max(lowest, self.floor) + self._half * self.n_data * share
+        return lowest + max(share * abs(lowest), self.floor)
 
-    def __call__(self, cost: float, chi2: float) -> float:
-        """Return the merit of an objective and a sum of squared weighted residuals."""
-        if not (self.equivalent and np.isfinite(cost)):
+    def height(self, cost: float, chi2: float) -> float:
+        """Return the height of a cost and a sum of squared weighted residuals."""
+        if self.squares or not np.isfinite(cost):
             return chi2
         exponent = 2.0 * cost / self.n_data
         beyond = max(exponent - _LARGEST, 0.0)  # grows on where the exponential would overflow
         return float(self.n_data * np.exp(exponent - beyond) * (1.0 + beyond))
 
+    def at_height(self, height: float) -> float:
+        """Return the objective of fits of that height."""
+        if self.measure == CHI2 or not np.isfinite(height):
+            return height
+        if self.squares:
+            return self._half * (height + self.constant)
+        exponent = float(np.log(max(height, np.finfo(float).tiny) / self.n_data))
+        if exponent > _LARGEST:
+            exponent = _LARGEST + float(np.exp(exponent - _LARGEST)) - 1.0
+        return self._half * (self.n_data * exponent + self.constant)
 
-def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], *, floor: float = 0.0) -> tuple[Optimum, ...]:
-    """Gather fits of equal chi2, the lowest first.
+    def height_at(self, objective: float) -> float:
+        """Return the height of fits of that objective."""
+        value = objective if self.measure == CHI2 else objective / self._half - self.constant
+        return value if self.squares or not np.isfinite(value) else self.height(0.5 * value, np.nan)
 
-    ends : by start (chi2, estimates) of the fits that succeeded
-    floor : differences of chi2 below this one are rounding, as where a model fits its data exactly
+    @property
+    def _half(self) -> float:
+        return 0.5 if self.measure == PETAB else 1.0
+
+
+def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: Merit | None = None) -> tuple[Optimum, ...]:
+    """Gather fits of equal objective, the lowest first.
+
+    ends : by start (objective, estimates) of the fits that succeeded
+    merit : which differences are the same optimum; without it those of chi2
     """
     order = sorted(ends, key=lambda i: (ends[i][0], i))
+    same = (merit or Merit()).level
     groups: list[list[int]] = []
     for i in order:
-        lowest = ends[groups[-1][0]][0] if groups else -np.inf
-        if ends[i][0] <= lowest + max(_SAME * abs(lowest), floor):
+        if groups and ends[i][0] <= same(ends[groups[-1][0]][0]):
             groups[-1].append(i)
         else:
             groups.append([i])

@@ -16,7 +16,8 @@ from castfit._support.status import SOLVED, InputError, Status
 from castfit._support.text_tables import Column, Sheet
 from castfit._support.views import views
 from castfit.drive.run.checkpoint import intact, read, write
-from castfit.drive.run.optima import CHI2, Merit, Optimum
+from castfit.drive.run.optima import Optimum
+from castfit.problem.compiled_problem import CHI2
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
@@ -91,9 +92,9 @@ class Trial(FitRecord, ABC):
     status : a value of `Status`; or "worker_died", "worker_hung", "cut_off" (by the time limit of the whole run),
         "error", "not_run"
     message : how it ended, in words
-    chi2 : with priors.  Where several sigmas are unknown, or the likelihood is no sum of squares, the chi2 that one
-        unknown sigma would give at the same objective, so that the lower one is better.
-    measure : "chi2", or "equivalent chi2" in that case
+    objective : what fits are compared by, the lower the better; `Result.objective`
+    measure : how that is called: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"
+    chi2 : sum of squared weighted residuals; `Result.chi2`
     values : where it ended by name, natural scale; empty if there was no fit
     evaluations : how often the model was solved for "values", "jacobians" and "hessians"
     time : seconds
@@ -101,8 +102,9 @@ class Trial(FitRecord, ABC):
 
     status: str = "not_run"
     message: str = "It was not run."
-    chi2: float = np.nan
+    objective: float = np.nan
     measure: str = CHI2
+    chi2: float = np.nan
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     iterations: int = 0
     evaluations: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -117,12 +119,12 @@ class Trial(FitRecord, ABC):
     def sentence(self) -> str:
         """How it ended in one line."""
         took = f"{self.iterations} iterations, {self.time:.2f} s"
-        return f"start {self.name}: {self.status}, {self.measure} = {self.chi2:.6g}, {took}"
+        return f"start {self.name}: {self.status}, {self.measure} = {self.objective:.6g}, {took}"
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({self.sentence})")
 
-    def ended(self, outcome: Any, merit: Merit) -> Self:
+    def ended(self, outcome: Any) -> Self:
         """Return the row with the outcome of its task: an `Answer`, or what befell it."""
         if not isinstance(outcome, Answer):
             return self.lost(outcome)
@@ -131,8 +133,9 @@ class Trial(FitRecord, ABC):
             self,
             status=CUT_OFF if outcome.cut else result.status.value,
             message="The time of the whole run ended." if outcome.cut else result.message,
-            chi2=merit(result.cost, result.chi2),
-            measure=merit.measure,
+            objective=result.objective,
+            measure=result.measure,
+            chi2=result.chi2,
             values=result.values,
             iterations=outcome.iterations,
             evaluations=outcome.evaluations,
@@ -256,14 +259,14 @@ def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False, 
     if not optima:
         return []
     columns: list[Column[Optimum]] = [
-        (f">{measure}", lambda o: f"{o.chi2:.8g}"),
+        (f">{measure}", lambda o: f"{o.objective:.8g}"),
         (">found", lambda o: f"{len(o.starts)} of {total}"),
         (f"differ at equal {measure}", lambda o: ", ".join(o.varying)),
     ]
     if first:
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
     more = len(optima) - _MOST_SHOWN
-    rest = [f"and {more} more, up to {measure} = {optima[-1].chi2:.8g}"] if more > 0 else []
+    rest = [f"and {more} more, up to {measure} = {optima[-1].objective:.8g}"] if more > 0 else []
     return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *rest, ""]
 
 

@@ -78,6 +78,7 @@ def surrogate(problem: Posed) -> Posed:
         spreads=(),
         noise_parameters=frozenset[str](),
         forgiving=True,
+        format_measure="-2 log L of normal errors",
     )
     return plain.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
 

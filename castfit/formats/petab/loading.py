@@ -27,6 +27,7 @@ from castfit.formats.petab.priors import beginnings, distribution
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, ProblemTables
 from castfit.formats.petab.yaml_file import read_overview
 from castfit.model.model import Model
+from castfit.problem.compiled_problem import PETAB
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 
@@ -126,7 +127,7 @@ def build(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> tup
     ]
     used = {*model.parameters, *_inside(experiments)} - {*naming.targets}
     parameters = {n: _parameter(row, stated.version) for n, row in naming.table.items() if n in used}
-    return observing, Problem(model, experiments, parameters=parameters)
+    return observing, Problem(model, experiments, parameters=parameters).measured_by(PETAB)
 
 
 def _model(entities: Entities, naming: Naming, observing: Observing, put: Constants, mistakes: list[str]) -> Model:

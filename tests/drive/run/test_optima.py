@@ -24,18 +24,18 @@ def test_fits_of_equal_height_are_one_optimum_whatever_their_order(heights, rand
     shuffled = dict(random.sample(list(ends.items()), len(ends)))
     groups = optima(shuffled)
     assert groups == optima(ends)
-    assert [round(group.chi2, 2) for group in groups] == sorted(set(heights))
+    assert [round(group.objective, 2) for group in groups] == sorted(set(heights))
     assert sorted(i for group in groups for i in group.starts) == list(ends)
     for group in groups:
         values = [ends[i][0] for i in group.starts]
         assert values == sorted(values)
-        assert values[0] == group.chi2
+        assert values[0] == group.objective
 
 
 def test_rounding_is_no_second_optimum():
     ends = {0: (3e-19, {"k": 1.0}), 1: (2e-16, {"k": 1.0})}
     assert len(optima(ends)) == 2
-    (both,) = optima(ends, floor=1e-10)
+    (both,) = optima(ends, Merit(floor=1e-10))
     assert both.starts == (0, 1)
 
 
@@ -108,15 +108,14 @@ def guarded(*, expression: bool = False) -> cf.Problem:
 def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma(expression):
     problem = guarded(expression=expression)
     best = cf.fit(problem, cf.SingleShooting())
-    equivalent = best.n_data * np.exp(2 * best.cost / best.n_data)
-    assert equivalent > 1.01 * best.chi2  # the prior costs something
     many = cf.multistart(problem, cf.SingleShooting(), starts=3)
-    assert many.optima[0].chi2 == pytest.approx(equivalent, rel=1e-6)
+    assert many.measure == best.measure == "-2 log L"
+    assert many.optima[0].objective == pytest.approx(best.neg2loglik, abs=1e-5)
     search = cf.scatter_search(problem, cf.SingleShooting(), max_eval=60, dim_refset=4, n_diverse=12)
-    assert search.history[-1].chi2 == pytest.approx(equivalent, rel=1e-5)
+    assert search.history[-1].objective == pytest.approx(best.neg2loglik, abs=1e-4)
     assert search.best.values == pytest.approx(best.values, rel=1e-5)
     both = cf.compare(problem, ["single"], starts=2)
-    assert both.best_chi2 == pytest.approx(equivalent, rel=1e-6)
+    assert both.best_objective == both.best_chi2 == pytest.approx(best.neg2loglik, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["eliminated", "parameter", "robust"])
@@ -124,20 +123,79 @@ def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
     problem = noisy(kind)
     best = cf.fit(problem, cf.SingleShooting())
     assert best.success
+    assert best.measure == "-2 log L"
+    assert best.objective == best.neg2loglik
     merit = Merit.of(problem)
-    equivalent = best.n_data * np.exp(2 * best.cost / best.n_data)
-    assert merit(best.cost, best.chi2) == pytest.approx(equivalent)
-    assert merit.floor < 1e-6 * equivalent
+    assert merit.at_height(merit.height(best.cost, best.chi2)) == pytest.approx(best.neg2loglik, rel=1e-9)
+    assert merit.floor < best.neg2loglik - 10 * best.n_data
     many = cf.multistart(problem, "single", starts=3)
     assert len(many.optima) == 1
-    assert many.optima[0].chi2 == pytest.approx(equivalent, rel=1e-5)
+    assert many.optima[0].objective == pytest.approx(best.neg2loglik, abs=1e-5 * best.n_data)
     assert many.best.cost == pytest.approx(best.cost, abs=1e-5 * best.n_data)
     search = cf.scatter_search(problem, "single", max_eval=60, dim_refset=4, n_diverse=12)
     assert search.best is not None
-    assert merit(search.best.cost, search.best.chi2) == pytest.approx(equivalent, rel=1e-4)
+    assert search.best.objective == pytest.approx(best.neg2loglik, abs=1e-4 * best.n_data)
+    assert search.measure == ("-2 log L" if kind == "eliminated" else "-2 log L of normal errors")
     both = cf.compare(problem, ["single", "multiple"], starts=2)
-    assert both.best_chi2 == pytest.approx(equivalent, rel=1e-5)
+    assert both.best_objective == pytest.approx(best.neg2loglik, abs=1e-5 * best.n_data)
     assert [row.correct for row in both.rows] == [2, 2]
+
+
+def kinds() -> dict[str, cf.Problem]:
+    """A decay with known sigma, and with one that is not known."""
+    x, k = cf.symbols("x k")
+    t = np.linspace(0.5, 4, 8)
+    data = np.exp(-0.7 * t) + 0.02 * np.cos(9 * t)
+    model, parameters = cf.Model({x: -k * x}, parameters=[k]), {"k": cf.Parameter(0.5, lower=0.1, upper=3.0)}
+    return {
+        measure: cf.Problem(
+            model,
+            cf.Experiment({"x": data}, time=t, initial={"x": 1.0}, start=0.0, sigma=sigma),
+            parameters=parameters,
+        )
+        for measure, sigma in (("chi2", 0.02), ("-2 log L", None))
+    }
+
+
+@pytest.mark.parametrize("measure", ["chi2", "-2 log L"])
+def test_every_text_tells_the_same_number_of_one_optimum(measure, capsys):
+    """Table, progress, story, starts, methods, scatter: one number of one name."""
+    problem = kinds()[measure]
+    best = cf.fit(problem, "single", verbose=1)
+    assert best.objective == (best.chi2 if measure == "chi2" else best.neg2loglik)
+    told = f"{measure} = {best.objective:.6g}"
+    other = f"{'chi2' if measure != 'chi2' else '-2 log L'} = "
+    seen, searched = [], []
+    many = cf.multistart(problem, "single", starts=2, callback=lambda now: seen.append(now.sentence))
+    found = cf.estimate(problem, finds=1, ways=["box"], callback=lambda now: seen.append(now.sentence))
+    both = cf.compare(problem, ["single"], starts=2, callback=lambda trial: seen.append(trial.sentence))
+    search = cf.scatter_search(
+        problem, "single", max_eval=60, dim_refset=4, n_diverse=12,
+        callback=lambda now: searched.append(now.sentence),
+    )  # fmt: skip
+    texts = [str(best), repr(best), capsys.readouterr().out, *seen[-1:], *map(str, (many, found, both, search))]
+    texts += [repr(many), repr(both), repr(search), searched[-1], found.story[0], seen[1]]
+    for text in texts:
+        assert told in text
+        assert other not in text
+        assert "equivalent" not in text
+
+
+def test_an_exact_fit_is_one_optimum_though_its_likelihood_has_no_bound():
+    problem = kinds()["-2 log L"]
+    merit = Merit.of(problem)
+    ends = [merit.at_height(chi2) for chi2 in (1e-25, 1e-21, 1e-3)]
+    assert ends[1] - ends[0] > 1.0
+    assert len(optima({i: (end, {}) for i, end in enumerate(ends)}, merit)) == 2
+
+
+def test_heights_and_objectives_are_two_scales_of_one_thing():
+    for problem in (*kinds().values(), guarded(), noisy("eliminated")):
+        merit = Merit.of(problem)
+        for height in (1e-3, 7.0, 1e9):
+            assert merit.height_at(merit.at_height(height)) == pytest.approx(height)
+    steep = Merit("-2 log L", 10, 3.0, squares=False)
+    assert steep.height_at(steep.at_height(steep.height(1e5, np.nan))) == pytest.approx(steep.height(1e5, np.nan))
 
 
 @given(
@@ -147,20 +205,19 @@ def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
 )
 def test_costs_that_are_likelihoods_are_compared_per_datum(costs, units, n):
     """They may be negative, and other units of the data add a number per datum, which changes no comparison."""
-    merit = Merit(n, equivalent=True, floor=0.0)
-    values = [merit(n * (cost + units), np.nan) for cost in costs]
+    merit = Merit("-2 log L", n, floor=-np.inf, squares=False)
+    values = [merit.height(n * (cost + units), np.nan) for cost in costs]
     assert all(0.0 < value < np.inf for value in values)
     order = np.argsort(costs, kind="stable")
     assert (np.diff(np.array(values)[order]) >= 0.0).all()
     if units < 100:
-        alike = [merit(n * cost, np.nan) for cost in costs]
-        for known in (values, alike):
-            groups = optima({i: (value, {}) for i, value in enumerate(known)})
+        for more in (units, 0.0):
+            groups = optima({i: (2.0 * n * (cost + more), {}) for i, cost in enumerate(costs)}, merit)
             for one in groups:
                 spread = np.ptp([costs[i] for i in one.starts])
                 assert spread <= 0.51e-4  # half of the relative difference of chi2
-            lowest = [group.chi2 for group in groups]
-            assert all(np.log(b / a) > 0.99e-4 for a, b in pairwise(lowest))
+            lowest = [group.objective for group in groups]
+            assert all(b - a > 0.99e-4 * n for a, b in pairwise(lowest))
 
 
 def test_no_optimum_of_a_wrong_model_is_taken_for_a_description():

@@ -36,6 +36,9 @@ def test_a_multistart_goes_on_with_more_starts(problem, tmp_path):
     found = cf.multistart(problem, starts=3, limits=LIMITS, rng=1, checkpoint=file, resume=True)
     loaded = cf.MultistartResult.load(DATA / "multistart_0.2.jsonl")
     assert [row.chi2 for row in found.starts] == [row.chi2 for row in loaded.starts]
+    assert loaded.measure == "chi2"  # as that version called it
+    assert found.measure == "-2 log L"
+    assert [row.objective for row in found.starts] == pytest.approx([found.best.neg2loglik] * 3)
 
 
 def test_a_bootstrap(problem, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import castfit as cf
 from castfit import InputError, Status, plots
 from castfit._support import process_pool as pool
+from castfit.drive.run.optima import Merit
 from castfit.drive.search.compare.result import CATEGORIES, MethodRow, MethodTrial
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
@@ -70,7 +71,7 @@ def test_starts_are_drawn_as_by_multistart(problem):
     found = cf.compare(problem, {"a": SINGLE}, starts=3, rng=7)
     many = cf.multistart(problem, *SINGLE, starts=3, rng=7, max_draws=1)
     assert found.drawn == many.drawn
-    assert [t.chi2 for t in found.trials] == [row.chi2 for row in many.starts]
+    assert [t.objective for t in found.trials] == [row.objective for row in many.starts]
     assert cf.compare(problem, {"a": SINGLE}, starts=3, rng=8).drawn != found.drawn
 
 
@@ -155,9 +156,9 @@ def test_time_limits(problem, clock):
 
 
 def test_a_better_optimum_may_be_known(problem, found):
-    lower = found.best_chi2 - 1.0
+    lower = found.best_objective - 1.0
     judged = cf.compare(problem, {"straight": SINGLE}, starts=STARTS[:2], reference=lower)
-    assert judged.best_chi2 == lower
+    assert judged.best_objective == lower
     assert counts(judged) == {"straight": (0, 2, 0, 0)}
     assert judged.rows[0].expected_time == np.inf
     assert "never" in judged.summary()
@@ -178,18 +179,18 @@ def test_a_better_optimum_may_be_known(problem, found):
     ],
 )
 def test_categories(status, chi2, category):
-    assert MethodTrial("a", 0, status=status, chi2=chi2).category(100.0) == category
+    assert MethodTrial("a", 0, status=status, objective=chi2).category(100.0) == category
 
 
 def test_differences_that_are_rounding_do_not_count():
-    assert MethodTrial("a", 0, status="converged", chi2=1e-9).category(1e-20, floor=1e-8) == "correct"
-    assert MethodTrial("a", 0, status="converged", chi2=1e-7).category(1e-20, floor=1e-8) == "wrong"
+    assert MethodTrial("a", 0, status="converged", objective=1e-9).category(1e-20, Merit(floor=1e-8)) == "correct"
+    assert MethodTrial("a", 0, status="converged", objective=1e-7).category(1e-20, Merit(floor=1e-8)) == "wrong"
 
 
 @pytest.mark.parametrize("status", ["not_run", "cut_off", "interrupted"])
 def test_what_did_not_finish_does_not_count(status):
     row = MethodRow.of(
-        "a", [MethodTrial("a", 0, status=status), MethodTrial("b", 0, status="converged", chi2=1.0)], 1.0
+        "a", [MethodTrial("a", 0, status=status), MethodTrial("b", 0, status="converged", objective=1.0)], 1.0
     )
     assert row.starts == 0
     assert np.isnan(row.success_rate)
@@ -199,7 +200,7 @@ def test_what_did_not_finish_does_not_count(status):
 def test_files(found, tmp_path):
     found.to_json(tmp_path / "rows.json")
     record = json.loads((tmp_path / "rows.json").read_text())
-    assert record["best"] == found.best_chi2
+    assert record["best"] == found.best_objective
     assert [row["method"] for row in record["rows"]] == ["straight", "multiple", "mine"]
     assert record["rows"][0]["equivalent_iterations"] is None
     found.to_csv(tmp_path / "rows.csv")

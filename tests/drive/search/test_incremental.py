@@ -378,8 +378,9 @@ def test_nothing_is_printed_unless_asked(capfd):
 def test_the_summary_has_a_line_per_horizon():
     found = cf.incremental(lotka_volterra())
     lines = found.summary().splitlines()
-    assert lines[0].split() == ["horizon", "data", "k1", "k2", "k3", "k4", "chi2", "relaxed", "iterations", "status",
-                                "fallback"]  # fmt: skip
+    assert lines[0].split() == ["horizon", "data", "k1", "k2", "k3", "k4", "-2", "log", "L", "relaxed", "iterations",
+                                "status", "fallback"]  # fmt: skip
+    assert found.horizons[-1].objective == pytest.approx(found.result.objective)
     assert [float(line.split()[0]) for line in lines[2 : 2 + len(found.horizons)]] == [1, 2, 4, 8, 10]
     assert f"equivalent to {found.equivalent_iterations:.2f}" in found.summary()
     assert f"I_equiv = {found.equivalent_iterations:.2f}" in repr(found)

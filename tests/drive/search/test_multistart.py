@@ -67,7 +67,7 @@ def test_every_row_is_the_fit_from_its_start(many):
 def test_the_best_fit_is_the_lowest_optimum(many):
     assert many.success
     assert many.best.parameters["w"] == pytest.approx(1.3, abs=0.03)
-    assert many.best.chi2 == many.optima[0].chi2 == min(row.chi2 for row in many.starts if row.success)
+    assert many.best.objective == many.optima[0].objective == min(r.objective for r in many.starts if r.success)
     assert len(many.optima) > 3
     assert sum(len(optimum.starts) for optimum in many.optima) == sum(row.success for row in many.starts)
     best = many.starts[many.optima[0].starts[0]]
@@ -172,7 +172,7 @@ def test_what_cannot_be_pickled_runs_here_only():
 def test_all_mistakes_are_named_at_once():
     with pytest.raises(InputError) as caught:
         cf.multistart(
-            pole(),
+            pole(upper=np.inf),
             limits={"k": (0, np.inf)},
             starts=0,
             max_draws=0,
@@ -201,8 +201,8 @@ def test_a_callback_sees_the_run_and_ends_it():
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=9, callback=callback)
     assert [now.finished for now in seen] == [1, 2, 3, 4]
     assert [now.last.index for now in seen] == [0, 1, 2, 3]
-    chi2 = [now.best.chi2 for now in seen]
-    assert chi2 == [min(now.last.chi2 for now in seen[: i + 1] if now.last.success) for i in range(4)]
+    best = [now.best.objective for now in seen]
+    assert best == [min(now.last.objective for now in seen[: i + 1] if now.last.success) for i in range(4)]
     assert result.statuses["not_run"] == 5
     assert result.message == "The callback asked to stop. 4 of 9 starts ended."
     assert "4 of 9 starts: best chi2 = " in seen[-1].sentence
@@ -403,13 +403,15 @@ def test_the_waterfall_shows_every_start_once(many, tmp_path):
     points = np.concatenate([line.get_xydata() for line in axes.lines])
     points = points[np.argsort(points[:, 0])]
     np.testing.assert_array_equal(points[:, 0], np.arange(10))
-    np.testing.assert_array_equal(points[:, 1], sorted(row.chi2 for row in many.starts))
+    np.testing.assert_array_equal(points[:, 1], sorted(row.objective for row in many.starts))
     assert (tmp_path / "waterfall.png").stat().st_size > 1000
 
 
 def test_pictures_of_failures(undisturbed):
     lost = replace(
-        undisturbed, starts=tuple(replace(row, status="error", chi2=np.nan) for row in undisturbed.starts), optima=()
+        undisturbed,
+        starts=tuple(replace(row, status="error", objective=np.nan) for row in undisturbed.starts),
+        optima=(),
     )
     (axes,) = plots.waterfall(lost).axes
     assert "8 starts: none succeeded, 8 have no χ²" in axes.get_title("left")
@@ -427,11 +429,11 @@ def test_the_picture_of_parameters_has_a_line_per_success(many):
 
 
 def test_what_is_no_chi2_is_not_called_so() -> None:
-    """With two unknown sigmas fits are compared by an equivalent chi2; with known ones by chi2."""
+    """With unknown sigmas fits are compared by -2 log L; with known ones by chi2."""
     x, y, k = cf.symbols("x y k")
     model = cf.Model({x: -k * x, y: k * x}, parameters=[k], initial={x: 2.0, y: 0.0})
     data = {"x": [1.3, 0.7, 0.5], "y": [0.8, 1.2, 1.7]}
-    for sigma, measure in ((None, "chi2"), ({n: cf.unknown() for n in data}, "equivalent chi2")):
+    for sigma, measure in ((0.1, "chi2"), ({n: cf.unknown() for n in data}, "-2 log L")):
         experiment = cf.Experiment(data, time=[1, 2, 3], sigma=sigma or 0.1)
         problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, 0.01, 10.0, "log")})
         found = cf.multistart(problem, "single", starts=2)
@@ -441,7 +443,7 @@ def test_what_is_no_chi2_is_not_called_so() -> None:
         both = cf.compare(problem, ["single", "single/box"], starts=2)
         assert both.measure == measure
         assert f"correct: {measure} = " in both.summary()
-        symbol = measure.replace("chi2", "χ²")
+        symbol = measure.replace("chi2", "χ²").replace("-", "−")
         assert f"differ at equal {symbol}<" in found._repr_html_()
         assert f", {symbol} = " in both._repr_html_()
         assert both.rows[1].converged == 2

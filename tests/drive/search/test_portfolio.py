@@ -75,13 +75,20 @@ def test_the_answer_is_found_again_and_the_story_says_so():
     assert sorted((values["k1"], values["k2"])) == pytest.approx([0.4, 1.0], rel=0.2)
     assert found.best.transcription
     assert found.candidates[-1].way == EXCHANGED
-    assert "exchanged" in found.story[0]
-    assert any("this will do" in line for line in found.story)
-    assert f"{len(found.candidates)} candidates" in found.story[0]
+    first, second = found.story[:2]
+    number = f"The lowest optimum, -2 log L = {found.best.neg2loglik:.6g}, was found {found.finds} times"
+    assert first.startswith(f"{number} from starts of their own that lie {100 * found.spread:.0f} % of the searched ")
+    assert first.endswith(f"nothing lower by {len(found.candidates)} candidates in {found.time:.1f} s.")
+    assert second == "Sure, as far as a search can tell: it was found as often as was asked for (3)."
+    assert "box" not in first + second  # ways stand in the table
+    assert "two quantities of the best point exchanged" in str(found.sheet())
+    begun = np.array([c.begun for c in found.candidates if c.best and c.begun])
+    assert len(begun) == found.finds
+    assert found.spread == pytest.approx(np.median(np.ptp(begun, axis=0) / np.log(1e6)))  # six decades of the rates
     assert sum(way.tried for way in found.ways) == len(found.candidates)
     assert sum(c.best for c in found.candidates) == sum(way.finds for way in found.ways) >= found.finds
     assert "best:" in found.summary()
-    assert found.optima[0].chi2 == min(c.chi2 for c in found.candidates if c.success)
+    assert found.optima[0].objective == min(c.objective for c in found.candidates if c.success)
 
 
 def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruptions(tmp_path, two_workers):
@@ -106,7 +113,8 @@ def test_the_time_limit_is_kept_and_said():
     found = cf.estimate(chain(), max_time=0.05, finds=50)
     assert "time limit" in found.reason
     assert not found.sure
-    assert any("more time" in line or "None ended" in line for line in found.story)
+    assert any(line.startswith("Not sure: ") and "more time" in line for line in found.story) == found.success
+    assert ("ended in a solution" in found.story[0]) != found.success
 
 
 def test_a_model_that_cannot_describe_the_data_is_no_success_story():
@@ -381,9 +389,9 @@ def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
 def test_what_is_compared_is_called_what_it_is():
     found = cf.estimate(chain_with_spread(), rng=1, max_time=60)
     assert found.sure
-    assert found.value == pytest.approx(found.optima[0].chi2)
-    assert f"equivalent chi2 = {found.value:.6g}" in found.story[1]
-    assert found.value != pytest.approx(found.best.chi2)
+    assert found.value == found.objective == found.best.neg2loglik == pytest.approx(found.optima[0].objective)
+    assert f"-2 log L = {found.objective:.6g}" in found.story[0]
+    assert found.objective != pytest.approx(found.best.chi2)
 
 
 def test_scenes_of_old_problems_are_forgotten():

@@ -14,6 +14,7 @@ import castfit as cf
 from castfit import plots, problems
 from castfit._bench.searches import draw_histogram
 from castfit.drive.run.checkpoint import read
+from castfit.drive.run.optima import Merit
 from castfit.drive.search.scatter.bounds import box_of, restated
 from castfit.plots import searches as pictures
 from tests.builders import decay_model, decay_problem, everything, refused
@@ -79,12 +80,12 @@ def test_what_is_done_is_counted():
     assert result.simulations >= 200
     assert 0 < result.sweeps < result.simulations
     assert sum(s.simulations for s in result.searches) < result.simulations
-    chi2 = [m.chi2 for m in result.history]
-    assert chi2 == sorted(chi2, reverse=True)
-    assert result.simulations_to(chi2[-1]) == result.history[-1].simulations
-    assert result.simulations_to(-1.0) == np.inf
-    assert result.seconds_to(chi2[0]) == result.history[0].seconds
-    assert all(optimum.chi2 >= result.chi2 - 1e-9 for optimum in result.optima)
+    best = [m.objective for m in result.history]
+    assert best == sorted(best, reverse=True)
+    assert result.simulations_to(best[-1]) == result.history[-1].simulations
+    assert result.simulations_to(best[-1] - 1.0) == np.inf
+    assert result.seconds_to(best[0]) == result.history[0].seconds
+    assert all(optimum.objective >= result.objective - 1e-6 for optimum in result.optima)
     text = str(result)
     for what in ("simulations", "local searches", "limit of simulations", "chi2"):
         assert what in text
@@ -94,7 +95,9 @@ def test_what_is_done_is_counted():
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_alpha_pinene_is_solved(scale):
     benchmark = problems.load("alpha_pinene", scale=scale)
-    result = cf.scatter_search(benchmark.problem, rng=1, vtr=19.873, max_eval=2000)
+    result = cf.scatter_search(
+        benchmark.problem, rng=1, vtr=Merit.of(benchmark.problem).at_height(19.873), max_eval=2000
+    )
     assert result.best is not None
     assert benchmark.reference.is_reached(result.chi2)
     assert benchmark.reference.is_matched(result.best.values)
@@ -142,7 +145,7 @@ def test_a_finished_search_is_not_repeated(tmp_path):
     file = tmp_path / "search.jsonl"
     first = search(rng=3, max_eval=100, checkpoint=file)
     again = search(rng=3, max_eval=1, checkpoint=file, resume=True)
-    assert again.chi2 <= first.history[0].chi2
+    assert again.objective <= first.history[0].objective
     assert again.generations <= first.generations
 
 
@@ -202,7 +205,7 @@ def test_an_interruption_keeps_the_best(workers):
     assert result.reason == "Interrupted from the keyboard."
     assert result.best is not None
     assert result.generations == 1
-    assert result.best.chi2 <= result.history[0].chi2
+    assert result.objective <= result.history[0].objective
 
 
 def test_an_interruption_during_a_fit_keeps_the_best():
@@ -290,7 +293,14 @@ def test_constraints_and_priors_count():
 def test_other_transcriptions_and_starts_serve_local_searches():
     for transcription, start in ((cf.MultipleShooting(5), None), (cf.MultipleShooting(5), "matching")):
         result = cf.scatter_search(
-            lotka(), transcription, cf.GaussNewton(), rng=0, **SMALL, max_eval=150, vtr=0.02754, local_start=start
+            lotka(),
+            transcription,
+            cf.GaussNewton(),
+            rng=0,
+            **SMALL,
+            max_eval=150,
+            vtr=Merit.of(lotka()).at_height(0.02754),
+            local_start=start,
         )
         assert result.chi2 < 0.02754
 
@@ -337,7 +347,7 @@ def test_pictures(tmp_path):
     figure = result.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 0
     lines = figure.axes[0].get_lines()
-    assert lines[0].get_ydata()[0] == result.history[0].chi2
+    assert lines[0].get_ydata()[0] == result.history[0].objective
     assert lines[0].get_xdata()[-1] == result.simulations
     both = pictures.curves({"one": [result], "other": [result]}, target=1e-3)
     assert [text.get_text() for text in both.axes[1].get_legend().get_texts()] == ["one", "other"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from math import exp, log, log10, pi, sqrt
 
 import numpy as np
@@ -586,3 +587,22 @@ def test_formulas_may_contain_other_observables(tmp_path, version):
         expected += normal(m, 2.0, 0.1 + 0.2 * z + 0.1)
     assert nllh(problem) == pytest.approx(expected, abs=1e-7)
     assert gradient_agrees(problem)
+
+
+@pytest.mark.parametrize("sigma", ["0.2", "s"])
+def test_a_fit_is_told_by_the_objective_of_the_format(tmp_path, sigma):
+    """Whether sigma is a number or estimated; also of what was changed, pickled and found by searches."""
+    observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": sigma}
+    parameters = [parameter("k", 0.4), *([parameter("s", 0.2)] if sigma == "s" else [])]
+    problem = cf.petab.load(write(tmp_path, observables=[observable], parameters=parameters))
+    best = cf.fit(problem, "single")
+    assert best.measure == "PEtab's objective"
+    assert best.objective == nllh(best) == pytest.approx(nllh(problem, best.values), abs=1e-7)
+    assert f"PEtab's objective = {best.objective:.8g} from 3 data" in str(best)
+    again = pickle.loads(pickle.dumps(problem)).replace(units={"k": "1/h"})
+    assert again.posed.measure == "PEtab's objective"
+    many = cf.multistart(again, "single", starts=2)
+    assert many.optima[0].objective == pytest.approx(best.objective, abs=1e-6)
+    assert f"PEtab's objective = {best.objective:.6g}" in repr(many)
+    best.save(tmp_path / "best.json")
+    assert cf.Result.load(tmp_path / "best.json").objective == best.objective

@@ -66,7 +66,8 @@ def compare(
     starts, rng, sampling, limits
         As for `multistart`, except that a start is never drawn anew.
     reference : float, optional
-        chi2 of the global optimum, if it is known; by default the lowest of all fits that converge.
+        Objective of the global optimum, in the `measure` of the problem, if it is known; by default the lowest of all
+        fits that converge.
     workers : int or concurrent.futures.Executor
         As for `multistart`.
     max_time : float
@@ -103,7 +104,7 @@ def compare(
     mistakes += run.mistakes()
     known = real(reference)
     if reference is not None and (known is None or not np.isfinite(known)):
-        mistakes.append(f"reference is {text(reference)}; give chi2 of the global optimum, or None")
+        mistakes.append(f"reference is {text(reference)}; give the objective of the global optimum, or None")
     require_problem("compare", problem, mistakes)
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     drawn = draws.first
@@ -123,15 +124,15 @@ def compare(
     def enter(k: int, outcome: Any) -> ProgressReport | None:
         nonlocal best, rank, finished
         try:
-            trial = trials[k] = trials[k].ended(outcome, merit)
+            trial = trials[k] = trials[k].ended(outcome)
         except InputError as error:
             raise InputError(f"compare, method '{pairs[k][1]}'", error.problems) from None
         if trial.status == Status.INTERRUPTED.value:
             raise KeyboardInterrupt
         if isinstance(outcome, Answer):
             trial = trials[k] = replace(trial, horizons=outcome.horizons)
-            if trial.success and (trial.chi2, k) < rank:
-                best, rank = outcome.result, (trial.chi2, k)
+            if trial.success and (trial.objective, k) < rank:
+                best, rank = outcome.result, (trial.objective, k)
         if not trial.finished:
             return None
         finished += 1
@@ -139,15 +140,15 @@ def compare(
 
     stopped = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
     stopped = run.stopped(stopped, finished < len(trials))
-    ends = [chi2 for chi2 in (known, None if best is None else rank[0]) if chi2 is not None]
+    ends = [end for end in (known, None if best is None else rank[0]) if end is not None]
     optimum = min(ends, default=np.nan)
     return ComparisonResult(
-        rows=tuple(MethodRow.of(name, trials, optimum, floor=merit.floor) for name in chosen),
+        rows=tuple(MethodRow.of(name, trials, optimum, merit=merit) for name in chosen),
         trials=tuple(trials),
         drawn=drawn,
         best=None if best is None else best.answering(problem),
-        best_chi2=optimum,
-        floor=merit.floor,
+        best_objective=optimum,
+        merit=merit,
         descriptions={name: method.description for name, method in chosen.items()},
         stopped=stopped,
         message=ending(stopped, trials, finished, "fits", draws.note),

@@ -3,12 +3,12 @@
 A trial, which is one method from one start, ends in one of the categories of Michalik, Hannemann and Marquardt (2009,
 Sec. 4.3):
 
-    correct              converged at the best optimum known: its chi2 is that optimum's, within 0.1 %
+    correct              converged at the best optimum known: the objective is that optimum's, mean squares within 0.1 %
     wrong                converged elsewhere
     integration_error    the model could not be integrated
     optimization_error   anything else: limits of iterations or time, steps that became too small, a worker that died
 
-They judge by estimates, correct to 5 %; chi2 also suits problems with estimates that the data leave open.
+They judge by estimates, correct to 5 %; the objective also suits problems with estimates that the data leave open.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import Status
 from castfit._support.text_tables import Column, Sheet, or_never
 from castfit._support.views import views
-from castfit.drive.run.optima import CHI2
-from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, columns, measure_of
+from castfit.drive.run.optima import Merit
+from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, columns
 from castfit.drive.search.incremental.result import Horizon
+from castfit.problem.compiled_problem import CHI2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,10 +64,10 @@ class MethodTrial(Trial):
         """Whether it came to an end of its own, which may be that of its worker."""
         return self.status not in _CUT_SHORT
 
-    def category(self, best: float, floor: float = 0.0) -> str:
-        """Return what it counts as, given chi2 of the best optimum known and the rounding error of chi2."""
+    def category(self, best: float, merit: Merit | None = None) -> str:
+        """Return what it counts as, given the objective of the best optimum known; without merit that is chi2."""
         if self.success:
-            return "correct" if self.chi2 <= best + max(_SAME_OPTIMUM * abs(best), floor) else "wrong"
+            return "correct" if self.objective <= (merit or Merit()).level(best, _SAME_OPTIMUM) else "wrong"
         return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
 
 
@@ -106,12 +107,12 @@ class MethodRow:
         trials: Iterable[MethodTrial],
         best: float,
         *,
-        floor: float = 0.0,
+        merit: Merit | None = None,
         case: Mapping[str, Any] | None = None,
     ) -> MethodRow:
         """Count the finished trials of a method."""
         own = [t for t in trials if t.method == method and t.finished]
-        categories = [t.category(best, floor) for t in own]
+        categories = [t.category(best, merit) for t in own]
         count = {category: categories.count(category) for category in CATEGORIES}
         seconds = [t.time for t in own if np.isfinite(t.time)]
         rate = count["correct"] / len(own) if own else np.nan
@@ -152,10 +153,10 @@ class ComparisonResult(SearchResult):
         The starts, ``{name: value}``.
     best : Result or None
         The best fit that converged.
-    best_chi2 : float
-        What counts as the global optimum: the lowest chi2 of all fits that converged, and the given reference.
-    floor : float
-        Differences of chi2 that are rounding.
+    best_objective : float
+        What counts as the global optimum: the lowest objective of all fits that converged, and the given reference.
+    merit : Merit
+        What fits are compared by, and which differences of it are none.
     descriptions : dict
         Each method in words.
     stopped : Status or None
@@ -177,8 +178,8 @@ class ComparisonResult(SearchResult):
     rows: tuple[MethodRow, ...]
     trials: tuple[MethodTrial, ...]
     drawn: tuple[dict[str, float], ...]
-    best_chi2: float
-    floor: float
+    best_objective: float
+    merit: Merit
     descriptions: Mapping[str, str]
     stopped: Status | None
     message: str
@@ -192,7 +193,7 @@ class ComparisonResult(SearchResult):
             "start": lambda t: t.start,
             "status": lambda t: t.status,
             "category": self.category,
-            self.measure: lambda t: t.chi2,
+            self.measure: lambda t: t.objective,
             "iterations": lambda t: t.iterations,
             "evaluations": lambda t: sum(t.evaluations.values()),
             "time": lambda t: t.time,
@@ -201,17 +202,22 @@ class ComparisonResult(SearchResult):
 
     @property
     def measure(self) -> str:
-        """What fits are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
-        return measure_of(self.trials)
+        """What fits are compared by: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"."""
+        return self.merit.measure
+
+    @property
+    def best_chi2(self) -> float:
+        """The `best_objective`, which was called so before there were others than chi2."""
+        return self.best_objective
 
     def category(self, trial: MethodTrial) -> str:
         """Return what a trial counts as; empty if it did not finish."""
-        return trial.category(self.best_chi2, self.floor) if trial.finished else ""
+        return trial.category(self.best_objective, self.merit) if trial.finished else ""
 
     def record(self) -> dict[str, Any]:
         """Return rows and optimum as JSON can hold them."""
         return {
-            "best": finite(self.best_chi2),
+            "best": finite(self.best_objective),
             "stopped": None if self.stopped is None else self.stopped.value,
             "rows": [row.record() | {"description": self.descriptions[row.method]} for row in self.rows],
         }
@@ -234,7 +240,7 @@ class ComparisonResult(SearchResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        below = ["", correct_at(self.best_chi2, measure=self.measure), *self.misfit()]
+        below = ["", correct_at(self.best_objective, merit=self.merit), *self.misfit()]
         return "\n".join([self.message, "", *self.sheet().lines, *below])
 
     def sheet(self, title: str = "") -> Sheet:
@@ -243,7 +249,7 @@ class ComparisonResult(SearchResult):
 
     def __repr__(self) -> str:
         rates = listed(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
-        return one_line(f"ComparisonResult({self.measure} = {self.best_chi2:.6g}; correct: {rates})")
+        return one_line(f"ComparisonResult({self.measure} = {self.best_objective:.6g}; correct: {rates})")
 
 
 Columns = Sequence[Column[MethodRow]]
@@ -268,10 +274,15 @@ def _seconds(value: float) -> str:
     return or_never(value, ".3g" if value < 1.0 else ".2f") + (" s" if np.isfinite(value) else "")
 
 
-def correct_at(*chi2: float, measure: str = CHI2) -> str:
+def within(merit: Merit) -> str:
+    """Say up to which difference an objective is that of an optimum."""
+    return "0.1 %" if merit.measure == CHI2 else f"{merit.level(0.0, _SAME_OPTIMUM) - max(0.0, merit.floor):.2g}"
+
+
+def correct_at(*best: float, merit: Merit | None = None) -> str:
     """Say what `COUNTS` mean where these are the global optima."""
-    found = ", ".join(f"{value:.6g}" for value in chi2)
-    return f"correct: {measure} = {found} within 0.1 %; expected: mean time per start / success rate"
+    found, of = ", ".join(f"{value:.6g}" for value in best), merit or Merit()
+    return f"correct: {of.measure} = {found} within {within(of)}; expected: mean time per start / success rate"
 
 
 def legend(descriptions: Mapping[str, str]) -> Sheet:

@@ -406,11 +406,13 @@ class _Driver:
             evaluations=dict(attempt.evaluations),
             share=integrated_length(attempt.problem) / integrated_length(problem),
             chi2=result.chi2,
+            objective=result.objective,
+            measure=result.measure,
             status=result.status,
             fallback=attempt.fallback,
         )
         then = f", {record.fallback}" if record.fallback else ""
-        told = f"{record.status.value} after {record.iterations} iterations, chi2 = {record.chi2:.6g}"
+        told = f"{record.status.value} after {record.iterations} iterations, {record.measure} = {record.objective:.6g}"
         told = f"until {record.horizon:g}: {told} from {record.n_data} data{then}"
         report(told, told)
         return record

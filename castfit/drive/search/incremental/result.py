@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+
 from castfit._support.reprs import brief, one_line
 from castfit._support.status import Status
 from castfit._support.text_tables import Column, Sheet, rounded
 from castfit.drive.run.run_result import SearchResult
+from castfit.problem.compiled_problem import CHI2
 from castfit.result.result import Result
 
 
@@ -27,6 +30,7 @@ class Horizon:
     evaluations : number of evaluations by kind, of all solves on this horizon
     share : length of integration relative to that of the whole problem
     chi2 : sum of squared weighted residuals, priors included
+    objective, measure : what the fit is told by, and how that is called; of other data on every horizon
     status : how the last solve ended
     fallback : empty, "shorter step" if a shorter horizon was tried next, "another start" if the first horizon was
         solved from a lower point near a poor optimum, or "multiple shooting"
@@ -44,6 +48,8 @@ class Horizon:
     chi2: float
     status: Status
     fallback: str
+    objective: float = np.nan
+    measure: str = CHI2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +112,7 @@ class IncrementalResult(SearchResult):
             (">horizon", lambda h: f"{h.horizon:g}"),
             (">data", lambda h: f"{h.n_data}"),
             *map(_estimate, self.result.names),
-            (">chi2", lambda h: f"{h.chi2:.4g}"),
+            (f">{self.result.measure}", lambda h: f"{h.objective:.4g}"),
             (">relaxed", lambda h: f"{h.relaxations}"),
             (">iterations", lambda h: f"{h.iterations}"),
             ("status", lambda h: h.status.value),

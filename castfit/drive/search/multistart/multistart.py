@@ -200,7 +200,7 @@ def multistart(
         result = MultistartResult.of(
             log.best,
             log.rows.values(),
-            floor=Merit.of(problem).floor,
+            merit=Merit.of(problem),
             drawn=draws.first,
             message=log.message(run, stopped, file.trouble if file else ""),
             time=run.seconds,
@@ -225,7 +225,7 @@ class StartLog:
 
     def enter(self, i: int, outcome: Any) -> Mapping[str, float] | None:
         """Enter an outcome; return another start if this one cannot be evaluated."""
-        row = self.rows[i].drawn(outcome, self._merit)
+        row = self.rows[i].drawn(outcome)
         failed = row.status == Status.START_FAILED.value
         if failed and row.draws < self._max_draws and self._draws.again is not None:
             again = self._draws.again(i)
@@ -241,7 +241,7 @@ class StartLog:
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
         """Take over the records of a checkpoint, and write down starts that are new to it."""
         with file.intact():
-            kept = CheckpointState.of(file.records)
+            kept = CheckpointState.of(file.records, self._merit)
         drawn = self._draws.first
         before = () if kept.plan is None else kept.plan.drawn
         if before != drawn[: len(before)]:
@@ -250,8 +250,8 @@ class StartLog:
             if len(before) <= len(drawn):
                 how = "others were drawn now; continue it with the same starts (a Latin hypercube cannot grow)"
             raise InputError("checkpoint", [f"{had}; {how}"])
-        if kept.plan is None or len(drawn) > len(before):
-            file.append({"plan": StartPlan.of(drawn, self._merit.floor, **labels)})
+        if kept.plan is None or kept.plan.merit is None or len(drawn) > len(before):
+            file.append({"plan": StartPlan.of(drawn, self._merit, **labels)})
         done = {i: row for i, row in kept.rows.items() if row.finished}
         best = min(done.values(), key=lambda row: row.rank, default=None)
         if best is None:
@@ -266,7 +266,7 @@ class StartLog:
     def progress(self, last: StartRow) -> MultistartProgress:
         """Say how far the run is."""
         rows = [row for row in self.rows.values() if row.status != "not_run"]
-        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=self._merit.floor)
+        found = optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
         finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
         return MultistartProgress(
             finished=finished,

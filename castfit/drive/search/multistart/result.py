@@ -59,13 +59,21 @@ class StartRow(Trial):
 
     @property
     def rank(self) -> tuple[bool, bool, float, int]:
-        """The lower the better: solutions, then continuous trajectories, then by chi2; no two are equal."""
-        chi2 = self.chi2 if np.isfinite(self.chi2) else np.inf
-        return not self.success, not self.gap <= _SMALL_GAP, chi2, self.index
+        """The lower the better: solutions, then continuous trajectories, then by objective; no two are equal."""
+        objective = self.objective if np.isfinite(self.objective) else np.inf
+        return not self.success, not self.gap <= _SMALL_GAP, objective, self.index
 
-    def drawn(self, outcome: Any, merit: Merit) -> StartRow:
+    def of_today(self, merit: Merit | None) -> StartRow:
+        """Return the row of a file in the measure of its problem, if that is known: earlier versions had others."""
+        if not np.isnan(self.objective) or np.isnan(self.chi2):
+            return self
+        if merit is None:
+            return replace(self, objective=self.chi2)
+        return replace(self, objective=merit.at_height(self.chi2), measure=merit.measure)
+
+    def drawn(self, outcome: Any) -> StartRow:
         """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
-        row = self.ended(outcome, merit)
+        row = self.ended(outcome)
         if not isinstance(outcome, Answer):
             return replace(row, draws=self.draws + (row.status != "not_run"))
         result = outcome.result
@@ -103,7 +111,7 @@ class MultistartProgress:
     def sentence(self) -> str:
         """The state of things in one line."""
         times = "once" if self.found == 1 else f"{self.found} times"
-        lowest = f"best {self.best.measure} = {self.best.chi2:.6g}, found {times}"
+        lowest = f"best {self.best.measure} = {self.best.objective:.6g}, found {times}"
         best = lowest if self.best.success else "none succeeded"
         failed = f", {self.failed} failed" if self.failed else ""
         left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
@@ -134,8 +142,8 @@ class MultistartResult(SearchResult, SavedResult):
     transcription, solver : str
     header : dict
         The problem's fingerprint and the options, for `save`.
-    floor : float
-        Differences of chi2 that are rounding.
+    merit : Merit
+        What fits are compared by, and which differences of it are none.
 
     Examples
     --------
@@ -159,18 +167,18 @@ class MultistartResult(SearchResult, SavedResult):
     transcription: str
     solver: str
     header: Mapping[str, Any]
-    floor: float
+    merit: Merit
 
     @classmethod
-    def of(cls, best: Result | None, starts: Iterable[StartRow], *, floor: float, **rest: Any) -> MultistartResult:
+    def of(cls, best: Result | None, starts: Iterable[StartRow], *, merit: Merit, **rest: Any) -> MultistartResult:
         """Gather the rows into optima, and judge."""
         rows = tuple(sorted(starts, key=lambda row: row.index))
-        found = optima({row.index: (row.chi2, row.values) for row in rows if row.success}, floor=floor)
+        found = optima({row.index: (row.objective, row.values) for row in rows if row.success}, merit)
         tried = sum(row.finished for row in rows)
-        return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), floor=floor, **rest)
+        return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), merit=merit, **rest)
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """Plot chi2 of all starts, the lowest first; see `castfit.plots.waterfall`.
+        """Plot the objective of all starts, the lowest first; see `castfit.plots.waterfall`.
 
         Parameters
         ----------
@@ -181,7 +189,7 @@ class MultistartResult(SearchResult, SavedResult):
 
     @property
     def measure(self) -> str:
-        """What fits are compared by: "chi2", or "equivalent chi2", of which `castfit.Trial` tells."""
+        """What fits are compared by: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"."""
         return measure_of(self.starts)
 
     @property
@@ -214,7 +222,7 @@ class MultistartResult(SearchResult, SavedResult):
         cells: dict[str, Callable[[StartRow], Any]] = {
             "start": lambda row: row.index,
             "status": lambda row: row.status,
-            self.measure: lambda row: row.chi2,
+            self.measure: lambda row: row.objective,
             "optimum": lambda row: of.get(row.index, -1),
             "draws": lambda row: row.draws,
             "iterations": lambda row: row.iterations,
@@ -227,7 +235,7 @@ class MultistartResult(SearchResult, SavedResult):
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
         best = None if self.best is None else min(self.starts, key=lambda row: row.rank)
-        plan = StartPlan.of(self.drawn, self.floor, self.transcription, self.solver)
+        plan = StartPlan.of(self.drawn, self.merit, self.transcription, self.solver)
         rows = ({"row": row, **({"result": self.best} if row is best else {})} for row in self.starts)
         return [{"plan": plan}, *rows, {"end": {"message": self.message, "time": self.time}}]
 
@@ -241,7 +249,8 @@ class MultistartResult(SearchResult, SavedResult):
         ended = f"Read from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
         end = kept.end or {"message": ended, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
-        return cls.of(kept.best, rows.values(), floor=plan.floor, drawn=drawn, header=header, **end, **labels)
+        merit = plan.merit or Merit(measure_of(rows.values()), floor=plan.floor)
+        return cls.of(kept.best, rows.values(), merit=merit, drawn=drawn, header=header, **end, **labels)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
@@ -260,26 +269,31 @@ class MultistartResult(SearchResult, SavedResult):
             return f"MultistartResult({len(self.starts)} starts, none succeeded)"
         lowest = self.optima[0]
         return (
-            f"MultistartResult({len(self.starts)} starts: {self.measure} = {lowest.chi2:.6g} found "
+            f"MultistartResult({len(self.starts)} starts: {self.measure} = {lowest.objective:.6g} found "
             f"{len(lowest.starts)} times, {len(self.optima)} optima)"
         )
 
 
 @dataclass(frozen=True)
 class StartPlan:
-    """Which starts there are, value by value, and how they are fitted; a run that continues it has the same ones."""
+    """Which starts there are, value by value, and how they are fitted; a run that continues it has the same ones.
+
+    merit : what fits are compared by; None in a file of an earlier version, which knew the `floor` alone
+    """
 
     names: tuple[str, ...]
     starts: tuple[tuple[float, ...], ...]
-    floor: float
     transcription: str
     solver: str
+    merit: Merit | None = None
+    floor: float = 0.0
 
     @classmethod
-    def of(cls, drawn: Sequence[Mapping[str, float]], floor: float, transcription: str, solver: str) -> StartPlan:
+    def of(cls, drawn: Sequence[Mapping[str, float]], merit: Merit, transcription: str, solver: str) -> StartPlan:
         """Take the names of the first start for those of all."""
         names = tuple(drawn[0])
-        return cls(names, tuple(tuple(start[name] for name in names) for start in drawn), floor, transcription, solver)
+        starts = tuple(tuple(start[name] for name in names) for start in drawn)
+        return cls(names, starts, transcription, solver, merit)
 
     @property
     def drawn(self) -> tuple[dict[str, float], ...]:
@@ -297,16 +311,21 @@ class CheckpointState:
     end: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> CheckpointState:
-        """Read records; of several about one thing the last counts."""
+    def of(cls, records: Iterable[Mapping[str, Any]], merit: Merit | None = None) -> CheckpointState:
+        """Read records; of several about one thing the last counts.
+
+        merit : of the problem that they are of, if it is known
+        """
         last: dict[str, Any] = {}
-        rows: dict[int, StartRow] = {}
-        results: dict[int, Any] = {}
+        found: dict[int, tuple[StartRow, Any]] = {}
         for record in records:
             last |= record
             if "row" in record:
                 row = rebuilt(StartRow, record["row"])
-                rows[row.index], results[row.index] = row, record.get("result")
+                found[row.index] = row, record.get("result")
+        plan = rebuilt(StartPlan | None, last.get("plan"))
+        known = merit or (None if plan is None else plan.merit)
+        rows = {i: row.of_today(known) for i, (row, _) in found.items()}
         best = min(rows.values(), key=lambda row: row.rank, default=None)
-        result = rebuilt(Result | None, None if best is None else results[best.index])
-        return cls(rebuilt(StartPlan | None, last.get("plan")), rows, result, last.get("end"))
+        result = rebuilt(Result | None, None if best is None else found[best.index][1])
+        return cls(plan, rows, result, last.get("end"))

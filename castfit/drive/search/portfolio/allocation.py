@@ -233,8 +233,8 @@ class PortfolioState:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
         before = self.tried[index]
         after = replace(
-            end, at_looks=before.end.at_looks, followed=before.end.followed, floor=before.end.floor,
-            following=before.end.following + (end.work if before.end.floor else 0.0),
+            end, begun=before.end.begun, at_looks=before.end.at_looks, followed=before.end.followed,
+            floor=before.end.floor, following=before.end.following + (end.work if before.end.floor else 0.0),
             checking=before.end.checking + end.work,
             work=before.end.work + end.work, seconds=before.end.seconds + end.seconds,
         )  # fmt: skip

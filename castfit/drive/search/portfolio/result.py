@@ -13,6 +13,7 @@ from castfit._support.text_tables import Column, Sheet
 from castfit.drive.run.optima import Merit, Optimum, optima
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.portfolio.strategies import WORDS
+from castfit.problem.compiled_problem import CHI2
 
 
 @brief
@@ -44,12 +45,15 @@ class Way:
 class Candidate:
     """A candidate: its way, where it ended, computing seconds.
 
-    cost is what the search saw; success tells whether it was fitted at full accuracy, chi2 and values (by name, natural
-    scale) are of that fit, NaN and none if there was none; best tells whether it ended in the best optimum.
+    cost is what the search saw; success tells whether it was fitted at full accuracy, objective, chi2 and values (by
+    name, natural scale) are of that fit, NaN and none if there was none; best tells whether it ended in the best
+    optimum.  begun is where it started, in search scale, of the quantities that are searched; empty where that is not
+    a point, or of others.
     """
 
     index: int
     way: str
+    objective: float
     chi2: float
     cost: float
     success: bool
@@ -57,6 +61,7 @@ class Candidate:
     dropped: bool
     values: Mapping[str, float]
     seconds: float
+    begun: tuple[float, ...] = ()
 
 
 @brief
@@ -66,7 +71,7 @@ class PortfolioProgress:
 
     candidates : how many were made;  cost, chi2 : of the best solution, infinite as long as there is none;  finds : how
     often it was found;  seconds;  lowest : cost at full accuracy, of the best solution or of a point on the floor of a
-    long valley that is lower
+    long valley that is lower;  objective : of the best solution, in its measure
     """
 
     candidates: int
@@ -75,6 +80,8 @@ class PortfolioProgress:
     finds: int
     seconds: float
     lowest: float = np.inf
+    objective: float = np.inf
+    measure: str = CHI2
 
     @property
     def sentence(self) -> str:
@@ -82,7 +89,9 @@ class PortfolioProgress:
         if not np.isfinite(self.cost):
             return f"{self.candidates} candidates, no solution yet, {self.seconds:.1f} s"
         times = "once" if self.finds < 2 else f"{self.finds} times"
-        return f"{self.candidates} candidates: cost {self.cost:.6g} found {times}, {self.seconds:.1f} s"
+        return (
+            f"{self.candidates} candidates: {self.measure} = {self.objective:.6g} found {times}, {self.seconds:.1f} s"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,7 +118,10 @@ class PortfolioResult(SearchResult):
     time : float
         Seconds.
     merit : Merit
-        What fits are compared by: chi2, or an equivalent one where several sigmas are unknown.
+        What fits are compared by, and which differences of it are none.
+    spread : float
+        How far apart the starts lie that led to the best optimum: the share of the range in which starts are drawn, the
+        median of all quantities; NaN of less than two.
     note : str
         Where starts were drawn for want of bounds; empty if there are bounds.
 
@@ -131,55 +143,67 @@ class PortfolioResult(SearchResult):
     merit: Merit
     warnings: tuple[str, ...] = ()
     note: str = ""
+    spread: float = np.nan
 
     @cached_property
     def optima(self) -> tuple[Optimum, ...]:
         """The optima that were fitted at full accuracy, the lowest first."""
-        ends = {c.index: (c.chi2, c.values) for c in self.candidates if c.success}
-        return optima(ends, floor=self.merit.floor)
+        return optima({c.index: (c.objective, c.values) for c in self.candidates if c.success}, self.merit)
+
+    @property
+    def objective(self) -> float:
+        """The objective of the best point, in the measure of its problem; infinite if there is none."""
+        return np.inf if self.best is None else self.best.objective
 
     @property
     def value(self) -> float:
-        """What the best point is compared by, its chi2 or an equivalent one; infinite if there is none."""
-        return np.inf if self.best is None else self.merit(self.best.cost, self.best.chi2)
+        """The `objective`, by an older name."""
+        return self.objective
+
+    @property
+    def measure(self) -> str:
+        """What fits are compared by: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"."""
+        return self.merit.measure
 
     @property
     def story(self) -> list[str]:
-        """What was tried, what was found how often, and how sure that is, in sentences."""
-        return [*self._told, *([self.note] if self.note else [])]
+        """How sure the answer is, how often it was found from how different starts, and how long that took."""
+        lines = [self._found, self._sure]
+        if self.success and not self.described and self.best is not None:
+            lines.append(self.best.goodness.sentence)
+        return [line for line in (*lines, self.note) if line]
 
     @property
-    def _told(self) -> list[str]:
-        n = len(self.candidates)
-        tried = ", ".join(f"{way.tried} x {way.words}" for way in self.ways if way.tried)
-        measured = f"{self.merit.measure} = {self.value:.6g}"
-        lines = [f"{n} candidates in {self.time:.1f} s: {tried}."]
-        if self.best is None or not self.best.success:
-            if self.best is not None and any(c.success for c in self.candidates):
-                lines.append(
-                    f"The best point, {measured}, is on the floor of a long valley: lower than all "
-                    "that converged, and not seen to be an optimum. Fit on from there."
-                )
-                return [*lines, self.reason]
-            return [*lines, "None ended in a solution.", self.reason]
+    def _found(self) -> str:
+        """What was found how often, from how different starts, among how many candidates, in which time."""
+        made = f"{len(self.candidates)} candidate{'' if len(self.candidates) == 1 else 's'} in {self.time:.1f} s"
+        number = f"{self.measure} = {self.objective:.6g}"
+        if self.best is None or not self.success:
+            lower = self.best is not None and any(c.success for c in self.candidates)
+            floor = f"The best point, {number}, is on the floor of a long valley: lower than all that converged"
+            if lower:
+                return f"{floor}, and not seen to be an optimum, after {made}. Fit on from there."
+            return f"None of {made} ended in a solution."
         times = {0: "by moves alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
-        lines.append(f"The best optimum, {measured}, was found {times} from starts of their own.")
-        best = max(self.ways, key=lambda w: (w.finds, w.improvements, -w.seconds))
-        if best.finds:
-            lines.append(f"It was found most often by {best.words}: {best.finds} of {best.tried}.")
-        if not self.described:
-            lines.append(
-                "It does not describe the data: the model is wrong, the noise larger, or there is a better optimum."
-            )
-        lines.append(self.reason)
-        if not self.sure:
-            lines.append("It may not be the best there is: give more time (max_time), or narrower bounds.")
-        return lines
+        ways = sum(way.finds > 0 for way in self.ways)
+        by = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
+        apart = f" that lie {100 * self.spread:.0f} % of the searched range apart" if np.isfinite(self.spread) else ""
+        whence = f" from starts of their own{apart}" if self.finds > 1 else ""
+        return f"The lowest optimum, {number}, was found {times}{whence}{by}; nothing lower by {made}."
+
+    @property
+    def _sure(self) -> str:
+        """How sure that is, and why the search ended."""
+        if self.sure:
+            return f"Sure, as far as a search can tell: {self.reason}"
+        if not self.success:
+            return self.reason
+        return f"Not sure: {self.reason} There may be a better optimum: give more time (max_time), or narrower bounds."
 
     def sheet(self) -> Sheet:
         """Return the table of the ways."""
         columns: list[Column[Way]] = [
-            ("way", lambda w: w.name),
+            ("way", lambda w: w.words),
             (">tried", lambda w: f"{w.tried}"),
             (">dropped", lambda w: f"{w.dropped}"),
             (">optima", lambda w: f"{w.solutions}"),
@@ -189,7 +213,7 @@ class PortfolioResult(SearchResult):
         return Sheet.of([way for way in self.ways if way.tried], *columns)
 
     def __repr__(self) -> str:
-        return one_line(f"{type(self).__name__}({' '.join(self.story[1:])})")
+        return one_line(f"{type(self).__name__}({' '.join(self.story)})")
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

@@ -11,6 +11,7 @@ doubted.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class _PortfolioSearch:
         self.state = PortfolioState()
         self.reason = ""
         self.losses: list[str] = []
-        self._rng, self._job = rng, job
+        self._rng, self._job, self._merit = rng, job, Merit.of(problem)
         self._planned: deque[tuple[int, Order]] = deque()
         self._count = 0
         self._ends: dict[int, Outcome] = {}
@@ -192,7 +193,7 @@ class _PortfolioSearch:
         if found < self.finds or self._best is None or not self._best.success:
             return ""
         if self._best.goodness.described:
-            return f"It describes the data and was found {found} times: this will do."
+            return f"it was found as often as was asked for ({self.finds})."
         if any(part > _HALF for part in self._best.goodness.unexplained.values()):
             return ""
         # Candidates that end far above the best are not followed to their optima: they count where they ended.
@@ -203,22 +204,23 @@ class _PortfolioSearch:
                 distinct.append(cost)
         w, N = len(distinct), len(own)
         if len(self.state.tried) >= _TROUBLED and not fits_lacking(w, N):
-            return f"{N} optima from starts of their own are {w} different ones: a better one is unlikely."
+            return f"{N} ends from starts of their own are {w} different ones, and a better one is unlikely."
         return ""
 
     def progress(self) -> PortfolioProgress:
         """Say how far the search is."""
         chi2 = self._best.chi2 if self._best is not None and self._best.success else np.inf
         lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
+        objective = self._best.objective if np.isfinite(chi2) and self._best is not None else np.inf
         return PortfolioProgress(
-            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds, lowest
-        )
+            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds, lowest, objective,
+            self._merit.measure,
+        )  # fmt: skip
 
     def result(self, stopped: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
         """Close the search."""
         if not self.reason:
             self._flush()
-        merit = Merit.of(self.problem)
         reason = STOPS[stopped] if stopped else self.reason or STOPS[Status.MAX_TIME]
         best = None if self._best is None else self._best.with_problem(self.problem)
         ended = set(t.index for t in self.state.finds(independent=False))
@@ -227,13 +229,14 @@ class _PortfolioSearch:
         return PortfolioResult(
             best=best,
             reason=reason,
-            candidates=tuple(_row(t, merit, best=t.index in ended) for t in self.state.tried),
+            candidates=tuple(_row(t, best=t.index in ended) for t in self.state.tried),
             ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
             sure=stopped is None and found >= self.finds and reason != STOPS[Status.MAX_TIME],
             finds=found,
             described=described,
             time=self.run.seconds,
-            merit=merit,
+            merit=self._merit,
+            spread=_spread([t.end.begun for t in self.state.finds()], self.field),
             warnings=(*self.losses, *warnings),
             note=self.field.note,
         )
@@ -252,13 +255,22 @@ class _PortfolioSearch:
         )  # fmt: skip
 
 
-def _row(t: Tried, merit: Merit, *, best: bool) -> Candidate:
+def _spread(begun: Sequence[Sequence[float]], field: Field) -> float:
+    """Return how far apart starts lie, as a share of the range that starts are drawn from: the median of quantities."""
+    starts, width = np.array([start for start in begun if start]), field.upper - field.lower
+    if len(starts) < 2 or not (width > 0.0).any():
+        return np.nan
+    return float(np.median(np.ptp(starts, axis=0)[width > 0.0] / width[width > 0.0]))
+
+
+def _row(t: Tried, *, best: bool) -> Candidate:
     result = t.end.result
     ok = result is not None and result.success
     return Candidate(
         t.index, t.way,
-        merit(result.cost, result.chi2) if result is not None and ok else np.nan,
-        t.end.cost, ok, best, t.end.dropped, {} if result is None else result.values, t.end.seconds,
+        result.objective if result is not None and ok else np.nan,
+        result.chi2 if result is not None and ok else np.nan,
+        t.end.cost, ok, best, t.end.dropped, {} if result is None else result.values, t.end.seconds, t.end.begun,
     )  # fmt: skip
 
 

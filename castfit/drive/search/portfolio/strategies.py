@@ -143,6 +143,7 @@ class Outcome:
     settled : whether this is an optimum, as searches see it
     followed : how often it was gone on with along the floor of its valley
     following, checking : the part of the work that this took, and that it took to follow it or to confirm it
+    begun : where it started, (n,) as theta; empty of what goes on from another candidate
     floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
     """
 
@@ -159,6 +160,7 @@ class Outcome:
     following: float = 0.0
     checking: float = 0.0
     floor: bool = False
+    begun: tuple[float, ...] = ()
 
 
 _Job = tuple["Posable", Field]
@@ -177,10 +179,12 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     rng = np.random.default_rng(order.seed)
     with Interrupt() as pressed:
         if order.way in WHOLE:
-            end = _end_of(_fitted(problem, scene, where, order, rng, left), scene)
+            theta = where.inside(scene.searched.guess) if order.guess else where.draw(rng)
+            end = _end_of(_fitted(problem, scene, theta, order, rng, left), scene)
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 further = _gone_on(scene, end, order, until)
                 end = further if not end.settled or further.cost < end.cost - SAME else end
+            end = replace(end, begun=tuple(theta.tolist()))
         elif order.way == CONFIRM:
             end = _confirmed(problem, scene, np.array(order.theta), left)
         elif order.way == FOLLOW:
@@ -195,12 +199,12 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
 
 
 def _fitted(
-    problem: Posable, scene: Scene, where: Field, order: Order, rng: np.random.Generator, left: float
+    problem: Posable, scene: Scene, theta: Array, order: Order, rng: np.random.Generator, left: float
 ) -> Result:
-    """Fit from a draw, or the guess, at full accuracy; without another attempt, for other ways come anyway."""
+    """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
         return fit(problem, None, None, retry=False, max_time=left)
-    start, solver = _named(problem, scene, where.draw(rng)), GaussNewton(max_iter=_LONGEST)
+    start, solver = _named(problem, scene, theta), GaussNewton(max_iter=_LONGEST)
     if order.way == "incremental":
         return incremental(problem, start=start, max_time=left).result
     if order.way == "decomposed":
@@ -221,8 +225,9 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
         theta, work = draws[k], work + order.screen
         if not np.isfinite(cost):
             return Outcome(work=work)
+    begun = () if order.theta else tuple(theta.tolist())
     theta, more = _LEADING.get(order.way, BOX).lead(scene, theta, StrategyBudget(until - time.time(), rng, by))
-    return _down(scene, theta, order, until, work + more)
+    return replace(_down(scene, theta, order, until, work + more), begun=begun)
 
 
 def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> Outcome:

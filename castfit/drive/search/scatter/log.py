@@ -40,6 +40,8 @@ class Halt(Exception):
 class LogRecord:
     """What a checkpoint keeps of a log, its result apart.
 
+    Values are heights (`castfit.drive.run.optima.Merit`).
+
     moments : the best value against simulations and time, entered whenever it fell;  simulations : in all, `sweeps` of
     them with sensitivities;  best_x (n,), best_f : the best point of the cube;  seconds : up to the last record
     """
@@ -162,7 +164,8 @@ class SearchLog(LogRecord):
 
     def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
         """Take over what an earlier run has entered."""
-        kept: LogRecord = rebuilt(LogRecord, record)
+        moments = [{"objective": entry.get("chi2"), **entry} for entry in record["moments"]]  # as called before
+        kept: LogRecord = rebuilt(LogRecord, {**record, "moments": moments})
         for f in fields(LogRecord):
             setattr(self, f.name, getattr(kept, f.name))
         self.result = result

@@ -14,6 +14,7 @@ from castfit._support.reprs import brief
 from castfit._support.views import views
 from castfit.drive.run.optima import Merit, Optimum, optima
 from castfit.drive.run.run_result import FitRecord, SearchResult, counted, optima_lines
+from castfit.problem.compiled_problem import CHI2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,11 +23,16 @@ if TYPE_CHECKING:
 @brief
 @dataclass(frozen=True)
 class BestSoFar:
-    """The best chi2 after so many simulations and seconds."""
+    """The best objective after so many simulations and seconds."""
 
     simulations: int
     seconds: float
-    chi2: float
+    objective: float
+
+    @property
+    def chi2(self) -> float:
+        """The `objective`, which was called so before there were others."""
+        return self.objective
 
 
 @brief
@@ -34,7 +40,7 @@ class BestSoFar:
 class LocalSearch(FitRecord):
     """A local search.
 
-    start, end : chi2 where it began and where it ended
+    start, end : objective where it began and where it ended
     values : where it ended, by name, natural scale
     simulations : simulations and sensitivity sweeps that it took
     status : a value of `Status`; "joined" if it was broken off on the path of an earlier one, "error" if it was
@@ -56,19 +62,26 @@ class LocalSearch(FitRecord):
 class Generation:
     """What a callback sees after every generation.
 
-    generation, simulations, searches (local ones) : int; chi2 : the best so far; seconds : float.
+    generation, simulations, searches (local ones) : int; objective : the best so far, in its measure; seconds : float.
     """
 
     generation: int
     simulations: int
     searches: int
-    chi2: float
+    objective: float
     seconds: float
+    measure: str = CHI2
+
+    @property
+    def chi2(self) -> float:
+        """The `objective`, which was called so before there were others."""
+        return self.objective
 
     @property
     def sentence(self) -> str:
         """The state of things in one line."""
-        found = f"best chi2 = {self.chi2:.8g}" if np.isfinite(self.chi2) else "nothing could be simulated yet"
+        known = np.isfinite(self.objective)
+        found = f"best {self.measure} = {self.objective:.8g}" if known else "nothing could be simulated yet"
         work = f"{self.simulations} simulations, {self.searches} local searches"
         return f"generation {self.generation}: {found}; {work}, {self.seconds:.1f} s"
 
@@ -84,7 +97,7 @@ class ScatterResult(SearchResult):
     reason : str
         Why the search ended.
     history : tuple of BestSoFar
-        The best chi2 whenever it fell.  What a local search gained is entered at its end.
+        The best objective whenever it fell.  What a local search gained is entered at its end.
     searches : tuple of LocalSearch
     simulations, sweeps : int
         Simulations in all, and how many of these were sensitivity sweeps.
@@ -100,7 +113,7 @@ class ScatterResult(SearchResult):
     logarithmic : tuple of str
         Quantities that the search moved in their logarithm.
     merit : Merit
-        What fits are compared by: chi2, or an equivalent one where several sigmas are unknown.
+        What points are compared by, and which differences of it are none.
     warnings : tuple of str
         What else went wrong: a checkpoint that could not be written.
 
@@ -153,20 +166,25 @@ class ScatterResult(SearchResult):
     def optima(self) -> tuple[Optimum, ...]:
         """The optima that local searches found, the lowest first; their `starts` are positions in `searches`."""
         ends = {i: (s.end, s.values) for i, s in enumerate(self.searches) if s.success}
-        return optima(ends, floor=self.merit.floor)
+        return optima(ends, self.merit)
 
     @property
     def measure(self) -> str:
-        """What points are compared by: "chi2", or "equivalent chi2" where several sigmas are unknown."""
+        """What points are compared by: the measure of the fit; "-2 log L of normal errors" in the place of others."""
         return self.merit.measure
 
-    def simulations_to(self, chi2: float) -> float:
-        """Return after how many simulations the value was at most chi2; inf if it never was."""
-        return next((float(m.simulations) for m in self.history if m.chi2 <= chi2), np.inf)
+    @property
+    def objective(self) -> float:
+        """The objective of the best fit; inf if nothing could be simulated."""
+        return np.inf if self.best is None else self.best.objective
 
-    def seconds_to(self, chi2: float) -> float:
-        """Return after how many seconds the value was at most chi2; inf if it never was."""
-        return next((m.seconds for m in self.history if m.chi2 <= chi2), np.inf)
+    def simulations_to(self, objective: float) -> float:
+        """Return after how many simulations the objective was as low; inf if it never was."""
+        return next((float(m.simulations) for m in self.history if m.objective <= objective), np.inf)
+
+    def seconds_to(self, objective: float) -> float:
+        """Return after how many seconds the objective was as low; inf if it never was."""
+        return next((m.seconds for m in self.history if m.objective <= objective), np.inf)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the best value against simulations and time; see `castfit.plots.searches.curves`.
@@ -193,7 +211,10 @@ class ScatterResult(SearchResult):
         return "\n".join([*lines, *counted("failed simulations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
+        number = "nothing could be simulated"
+        if self.best is not None:
+            number = f"{self.best.measure} = {self.objective:.6g}"
         return (
-            f"ScatterResult(chi2 = {self.chi2:.6g}; {self.simulations} simulations, {len(self.searches)} local "
+            f"ScatterResult({number}; {self.simulations} simulations, {len(self.searches)} local "
             f"searches, {self.time:.1f} s)"
         )

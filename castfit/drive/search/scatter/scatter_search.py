@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from castfit._support.json_codec import rebuilt
 from castfit._support.status import Status, check, suggest
 from castfit.drive.run.checkpoint import described, run_header, seed_of
 from castfit.drive.run.loop import session_of
-from castfit.drive.run.optima import Merit
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.scatter.bounds import SearchBounds, box_of, restated
@@ -89,7 +88,7 @@ def scatter_search(
     max_time : float
         Seconds after which the search ends.
     vtr : float
-        Value to reach: the search ends when chi2 is as low.
+        Value to reach: the search ends when the objective is as low, in the `measure` of the result.
     log_vars : "auto" or sequence of str
         Parameters that are searched in their logarithm, besides those with ``scale="log"``.  "auto" takes those whose
         bounds are not negative and span a factor of 1000 at least.  Where the lower bound is zero, the search ends at
@@ -182,7 +181,7 @@ def scatter_search(
     mistakes += rng_mistakes(rng)
     mistakes += option_mistakes(
         ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
-        ("vtr", vtr, is_within(vtr), "give the value of chi2 that is to be reached"),
+        ("vtr", vtr, is_within(vtr), "give the objective that is to be reached"),
         ("local_start", local_start, is_one_of(local_start, *_STARTS), _CHOOSE),
         ("join_reach", join_reach, is_within(join_reach, 0, 1), "give a number from 0 to 1"),
     )
@@ -207,16 +206,18 @@ def scatter_search(
     )
     seed = int(np.random.default_rng(rng).integers(2**63, size=1)[0])
     guess = box.cube(searched.guess)[None] if include_guess else None
+    merit = work.merit
     most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
     with run.opened(header) as file, session_of(run) as session:
-        log = SearchLog(session, job, work, seed, max_eval=most, vtr=float(vtr))
+        log = SearchLog(session, job, work, seed, max_eval=most, vtr=merit.height_at(float(vtr)))
         state: SearchState | None = None
         if file is not None:
             with file.intact():
                 state = _resumed(file.records, log)
 
         def now() -> Generation:
-            return Generation(_generations(state), log.simulations, len(log.searches), log.best_f, log.elapsed)
+            best = merit.at_height(log.best_f)
+            return Generation(_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure)
 
         log.told = lambda: session.report(now().sentence)
         saved = log.result
@@ -238,8 +239,8 @@ def scatter_search(
     return ScatterResult(
         best=best,
         reason=reason,
-        history=tuple(log.moments),
-        searches=tuple(log.searches),
+        history=tuple(replace(m, objective=merit.at_height(m.objective)) for m in log.moments),
+        searches=tuple(replace(s, start=merit.at_height(s.start), end=merit.at_height(s.end)) for s in log.searches),
         simulations=log.simulations,
         sweeps=log.sweeps,
         generations=_generations(state),
@@ -249,7 +250,7 @@ def scatter_search(
         solver=method[1].label,
         names=searched.names,
         logarithmic=tuple(q.name for q in searched.quantities if q.scale == "log"),
-        merit=Merit.of(problem),
+        merit=merit,
         warnings=(file.trouble,) if file is not None and file.trouble else (),
     )
 

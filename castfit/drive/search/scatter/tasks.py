@@ -97,7 +97,7 @@ class Work:
 
 @dataclass(frozen=True)
 class SimulatedBlock:
-    """Values of a block of members, as far as there was time; and why others have none."""
+    """Heights (`Merit`) of a block of members, as far as there was time; and why others have none."""
 
     values: tuple[float, ...]
     failures: Counter[str]
@@ -108,7 +108,7 @@ class Searched:
     """A local search.
 
     path : (k, n) points of the cube, start and end included
-    f : chi2 at the end
+    f : height at the end
     result : of `fit`, without its problem
     joined : whether it was broken off because it had joined an earlier one's path
     """
@@ -136,7 +136,7 @@ def simulate_block(job: Job, X: Array, deadline: float) -> SimulatedBlock:
 
 
 def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
-    """Return chi2 at theta, inf where it cannot be simulated, and the causes.
+    """Return the height at theta, inf where it cannot be simulated, and the causes.
 
     Violated constraints add their size in units of what is measured, so that feasible points are preferred.
     """
@@ -146,7 +146,7 @@ def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
         return np.inf, sorted({failure.cause for failure in found.failures}) or ["not_finite"]
     violation = infeasibility(staged.layout, staged.scale, found)
     penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
-    return work.merit(found.cost, weighted_squares(staged.layout, found)) + penalty, []
+    return work.merit.height(found.cost, weighted_squares(staged.layout, found)) + penalty, []
 
 
 class _LocalSearchWatch:
@@ -161,7 +161,7 @@ class _LocalSearchWatch:
         box = self._work.box
         x = box.cube(now.v[: box.guess.size])
         self.points.append(x)
-        if not self._paths or len(self.points) < 2 or self._work.merit(now.cost, now.chi2) < self._best:
+        if not self._paths or len(self.points) < 2 or self._work.merit.height(now.cost, now.chi2) < self._best:
             return False
         reach = self._work.join_reach * np.sqrt(x.size)
         self.joined = any(path_distances(x[None], path)[0] < reach for path in self._paths)
@@ -173,7 +173,7 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
     """Fit from a member x (n,).
 
     paths : (k, n) each, the ways of earlier searches
-    best : the lowest chi2 so far; whatever is below it goes on, whose path it may have joined
+    best : the lowest height so far; whatever is below it goes on, whose path it may have joined
     seed : with the number of earlier searches it makes the random numbers of a start by decomposition
     """
     (work,) = thaw(job)
@@ -189,7 +189,7 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
         problem, start, max(deadline - time.time(), 1e-3), watch, verify=False
     )  # the last fit is verified
     evaluations = Counter(result.evaluations)
-    f = work.merit(result.cost, result.chi2)
+    f = work.merit.height(result.cost, result.chi2)
     if work.needs_simulation:
         f, _ = value_at(work, result.theta)
         evaluations["values"] += 1

@@ -30,7 +30,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
 from castfit.fit.fit import at_trajectory, fit
 from castfit.fit.methods import Solver, Transcription, parts_from
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CHI2, Posed
 from castfit.result.result import Result
 
 Values = Mapping[str, float]
@@ -72,6 +72,7 @@ class Refit(FitRecord):
         "not_run"
     theta : (n_theta,) estimates, search scale; of a fit that failed its best point, empty if there was none
     sigmas : unknown standard deviations that were eliminated, the most likely values
+    chi2, objective, measure : of the fit; see `Result`
     found : pairs of numbers that were asked for beside, such as the ends of an interval per quantity
     start : which start led there: 0 is the estimate, others those that were asked for beside
     elsewhere : whether another start found a better optimum than the estimate did
@@ -85,6 +86,8 @@ class Refit(FitRecord):
     theta: Array = field(default_factory=lambda: np.empty(0))
     cost: float = np.nan
     chi2: float = np.nan
+    objective: float = np.nan
+    measure: str = CHI2
     sigmas: Mapping[str, float] = field(default_factory=dict[str, float])
     found: Pairs = field(default_factory=dict[str, tuple[float, float]])
     start: int = 0
@@ -194,7 +197,9 @@ def refit_all(
             left = seconds / max(len(done) - restored, 1) * (len(rows) - len(done))
             failed = sum(not r.success for r in done)
             now = RefitProgress(len(done), len(rows), failed, row, seconds, left)
-            last = f"{what} {row.name or row.index}: {row.status}, chi2 = {row.chi2:.6g}, {row.time:.2f} s"
+            last = (
+                f"{what} {row.name or row.index}: {row.status}, {row.measure} = {row.objective:.6g}, {row.time:.2f} s"
+            )
             return ProgressReport(now, now.sentence(what), last, len(done), len(rows), timed=True)
 
         tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
@@ -275,6 +280,8 @@ def _read(plan: RefitPlan, index: int, start: int, result: Result, seconds: floa
         theta=result.theta,
         cost=result.cost,
         chi2=result.chi2,
+        objective=result.objective,
+        measure=result.measure,
         sigmas=dict(result.sigmas),
         found=plan.reads(result) if plan.reads is not None and result.success else {},
         start=start,
