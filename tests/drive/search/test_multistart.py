@@ -172,7 +172,7 @@ def test_what_cannot_be_pickled_runs_here_only():
 def test_all_mistakes_are_named_at_once():
     with pytest.raises(InputError) as caught:
         cf.multistart(
-            pole(upper=np.inf),
+            pole(),
             limits={"k": (0, np.inf)},
             starts=0,
             max_draws=0,
