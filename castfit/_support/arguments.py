@@ -77,6 +77,11 @@ def option_mistakes(*rules: tuple[str, Any, bool, str]) -> list[str]:
     return [f"{name} is {text(value)}; {remedy}" for name, value, right, remedy in rules if not right]
 
 
+def within_reason(name: str, value: Any, most: int) -> tuple[str, Any, bool, str]:
+    """Return the rule that an option is from 1 to `most`: more than any machine has memory or time for is a slip."""
+    return name, value, is_count(value, 1, most), f"give at least 1, and at most {most}"
+
+
 def flag_mistakes(**flags: Any) -> list[str]:
     """Find what is neither True nor False."""
     return option_mistakes(

@@ -29,6 +29,7 @@ _SMALL = 20  # states and algebraic states together, whatever the pattern
 _LARGEST = 400  # more were not measured
 _PRODUCTS = 30  # of an elimination, per state
 _FINEST = 1e-12  # relative tolerance; rounding errors of its stages are near
+_MOST_ELEMENTS = 100_000  # a second or more each time that a lane is integrated
 
 _CHEAP: WeakKeyDictionary[ca.Function, bool] = WeakKeyDictionary()
 
@@ -53,7 +54,7 @@ class IntegratorOptions:
     max_steps : int
         Steps between two output times before a lane is given up; a usual interval takes 10 to 1000.
     elements : int
-        Number of steps of "collocation" per lane.
+        Number of steps of "collocation" per lane, at most 100,000: no limit of time ends them before the last.
     compile : {"never", "auto", "always"}
         Whether to compile the model's equations, into the cache folder: "auto" where a C compiler is found, "always"
         with an error where not.  "collocation" has nothing to gain and leaves it.
@@ -99,9 +100,9 @@ class IntegratorOptions:
         ]
         mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [
-            f"{name} is {text(value)}; it must be a positive integer"
-            for name in ("max_steps", "elements")
-            if not is_count(value := getattr(self, name), 1)
+            f"{name} is {text(value)}; it must be a positive integer, at most {most}"
+            for name, most in (("max_steps", 10**9), ("elements", _MOST_ELEMENTS))
+            if not is_count(value := getattr(self, name), 1, most)
         ]
         if (self.method, self.compile) == ("collocation", "always"):
             mistakes.append("compile is 'always', but 'collocation' spends its time elsewhere; use 'never' or 'auto'")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _OCCUPIED = 0.5  # equal intervals of which fewer hold data are no good division ...
 _SLIVER = 1e-9  # of an interval: data that are so near to a boundary of equal division are on it
 _EARLY = 1e-2  # ... where the data begin as early in the first of them
+_MOST = 10_000  # intervals that a number may mean
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("d
         return [] if intervals in words else [f"{what} is '{intervals}'; {remedy}"]
     times = reals(intervals)
     if times is not None and times.ndim == 0 and np.isfinite(times) and times == np.floor(times):
-        return [] if times >= 1 else [f"{what} is {intervals}; {remedy}"]
+        return [] if 1 <= times <= _MOST else [f"{what} is {intervals}; {remedy} (at most {_MOST})"]
     if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
         return [f"{what} is {text(intervals)}; {remedy}"]
     return [] if (np.diff(times) > 0).all() else [f"the times in {what} do not increase; sort them"]

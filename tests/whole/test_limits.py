@@ -16,7 +16,7 @@ import pytest
 import castfit as cf
 from castfit._support import time_limit
 from castfit._support.status import Status
-from tests.builders import decay_problem, everything, lotka_volterra
+from tests.builders import decay_problem, everything, lotka_volterra, refused
 
 OVER = 1e9  # seconds by which the clock jumps
 LIMIT = 1e6  # seconds that a run is given, which no test takes
@@ -245,3 +245,31 @@ def test_wherever_a_run_is_stopped_it_returns_its_result(kind, what):
 )
 def test_a_run_that_is_stopped_at_some_of_its_looks_returns_its_result(kind, what):
     tried(kind, what, 6)
+
+
+HUGE = {
+    "elements is 1099511627776; it must be a positive integer, at most 100000": lambda _: cf.IntegratorOptions(
+        "collocation", elements=2**40
+    ),
+    "max_steps is 1099511627776; it must be a positive integer, at most 1000000000": lambda _: cf.IntegratorOptions(
+        max_steps=2**40
+    ),
+    "elements is 10000000; give a positive integer": lambda _: cf.Collocation(elements=10**7),
+    "intervals is 10000000; give a positive integer": lambda _: cf.MultipleShooting(10**7),
+    "starts is 1000000000; give a number from 1 to 1000000": lambda p: cf.multistart(p, starts=10**9),
+    "screen is 1000000000; give at least 1, and at most 1000": lambda p: cf.estimate(p, screen=10**9),
+    "dim_refset is 10000000; give an integer from 3 to 1000": lambda p: cf.scatter_search(p, dim_refset=10**7),
+    "n_diverse is 10000000; give at least as many": lambda p: cf.scatter_search(p, n_diverse=10**7),
+    "subranges is 10000000; give an integer from 1 to 10000": lambda p: cf.scatter_search(p, subranges=10**7),
+    "samples is 1000000000; give at least 1, and at most 100000": lambda p: cf.bootstrap(
+        cf.fit(p, "single"), samples=10**9
+    ),
+    "chains is 1000000000; give at least 1, and at most 1000": lambda p: cf.sample(cf.fit(p, "single"), chains=10**9),
+}
+
+
+@pytest.mark.parametrize("sentence", HUGE)
+def test_more_than_a_machine_has_memory_and_time_for_is_refused(sentence):
+    """Before it was tried: for minutes without a look at the clock, or until there was no memory."""
+    with refused(sentence):
+        HUGE[sentence](two())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, option_mistakes, text
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, text, within_reason
 from castfit._support.renamed import renamed
 from castfit._support.status import InputError, Status, check
 from castfit.drive.run.checkpoint import Checkpoint, described, run_header, seed_of
@@ -140,7 +140,7 @@ def multistart(
     asked, chosen = parts_from(transcription, solver, mistakes)
     mistakes += option_mistakes(
         ("max_draws", max_draws, is_count(max_draws, 1), "give at least 1"),
-        ("screen", screen, is_count(screen, 1), "give at least 1"),
+        within_reason("screen", screen, 1000),
     )
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)

@@ -27,6 +27,7 @@ from castfit.problem.quantities import Quantity
 
 SAMPLINGS = ("sobol", "latin_hypercube", "uniform", "log_uniform")
 
+_MOST = 10**6  # starts, drawn before any is searched from
 _LOOK = 64  # starts that are drawn between two looks at the clock
 _EDGE = 2.0**-40  # distributions may be infinite at 0 and 1
 
@@ -91,9 +92,9 @@ def draw(
         if sampling is not None or limits is not None:
             mistakes.append("the starts are given, so nothing is sampled; leave out sampling= and limits=")
         given = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
-    if not given and not is_count(starts, 1):
+    if not given and not is_count(starts, 1, _MOST):
         shown = "empty" if listed == [] else text(starts)
-        mistakes.append(f"starts is {shown}; give a number of at least 1, or a list of {{name: value}}")
+        mistakes.append(f"starts is {shown}; give a number from 1 to {_MOST}, or a list of {{name: value}}")
     if listed is None and callable(sampling):
         if limits is not None:
             mistakes.append("limits are given besides a function that samples; leave out one of them")

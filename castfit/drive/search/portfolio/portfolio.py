@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, is_one_of, items, option_mistakes, rng_mistakes, text
+from castfit._support.arguments import (
+    flag_mistakes,
+    is_count,
+    is_one_of,
+    items,
+    option_mistakes,
+    rng_mistakes,
+    text,
+    within_reason,
+)
 from castfit._support.status import check, suggest
 from castfit.drive.run.checkpoint import run_header, seed_of
 from castfit.drive.run.options import RunOptions, require_problem
@@ -114,7 +123,7 @@ def estimate(
     mistakes = run.mistakes() + run.file_mistakes() + rng_mistakes(rng) + flag_mistakes(race=race)
     mistakes += option_mistakes(
         ("finds", finds, is_count(finds, 1), "give at least 1"),
-        ("screen", screen, is_count(screen, 1), "give at least 1"),
+        within_reason("screen", screen, 1000),
     )
     chosen = _ways(ways, mistakes)
     require_problem("estimate", problem, mistakes)

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, rng_mistakes, text
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    is_within,
+    option_mistakes,
+    rng_mistakes,
+    text,
+    within_reason,
+)
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.renamed import renamed
@@ -397,7 +405,7 @@ def bootstrap(
     right, wrong = is_one_of(kind, *KINDS), rng_mistakes(rng)
     mistakes = option_mistakes(
         ("kind", kind, right, f"choose {', '.join(map(repr, KINDS))}"),
-        ("samples", samples, is_count(samples, 1), "give at least 1"),
+        within_reason("samples", samples, 10**5),
     )
     mistakes += wrong
     asked, chosen, run = refit_options(

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
+from castfit._support.arguments import (
+    is_one_of,
+    named,
+    option_mistakes,
+    real,
+    rng_mistakes,
+    text,
+    within_reason,
+)
 from castfit._support.arrays import Array
 from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import check, suggest
@@ -267,7 +275,7 @@ def coverage(
     wrong = rng_mistakes(rng)
     number = real(confidence_level)
     mistakes = option_mistakes(
-        ("samples", samples, is_count(samples, 1), "give at least 1"),
+        within_reason("samples", samples, 10**5),
         ("confidence_level", confidence_level, number is not None and 0.0 < number < 1.0, "it lies between 0 and 1"),
         ("intervals", intervals, is_one_of(intervals, *KINDS) or callable(intervals),
          "choose 'linear' or 'profile', or give a function of a Result and a level"),

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
+from castfit._support.arguments import is_count, option_mistakes, rng_mistakes, within_reason
 from castfit._support.arrays import Array
 from castfit._support.process_pool import lost
 from castfit._support.status import InputError, Status, check
@@ -138,13 +138,14 @@ def sample(
     mistakes: list[str] = []
     posed = solved_problem("sample", result, mistakes)
     n = len(posed.names)
+    most = max(1000, 4 * n)
     wrong = rng_mistakes(rng)
     mistakes += option_mistakes(
         ("draws", draws, is_count(draws, 1), "give at least 1"),
-        ("chains", chains, is_count(chains, 1), "give at least 1"),
+        within_reason("chains", chains, 1000),
         ("tune", tune, tune is None or is_count(tune, 0), "give a number of steps, or None"),
-        ("walkers", walkers, walkers is None or (is_count(walkers, 2 * n) and walkers % 2 == 0),
-         f"give an even number of at least {2 * n}, twice the number of quantities"),
+        ("walkers", walkers, walkers is None or (is_count(walkers, 2 * n, most) and walkers % 2 == 0),
+         f"give an even number of at least {2 * n}, twice the number of quantities, and at most {most}"),
     )  # fmt: skip
     mistakes += wrong + run.mistakes()
     if find_spec("emcee") is None or find_spec("arviz") is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, option_mistakes
 
 _MOST = 10**9  # "never" is a number too
+_DIVERSE = 20_000  # points that are drawn before any is simulated
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ScatterOptions:
 
     def mistakes(self) -> list[str]:
         """Say everything that is wrong, naming the fix."""
+        most = {"dim_refset": 1000, "subranges": 10_000}
         counts = {"dim_refset": 3, "local_n1": 0, "local_n2": 1, "local_searches": 1, "subranges": 1, "relax_after": 1}
         words = {
             "first_refset": ("quality", "corners"),
@@ -47,12 +49,12 @@ class ScatterOptions:
         }
         own = vars(self)
         fewest = self.dim_refset if is_count(self.dim_refset, 3) else 3
-        diverse = self.n_diverse is None or is_count(self.n_diverse, fewest, _MOST)
+        diverse = self.n_diverse is None or is_count(self.n_diverse, fewest, _DIVERSE)
         restart = self.restart_after is None or is_count(self.restart_after, 1)
         found = option_mistakes(
-            *((n, own[n], is_count(own[n], least, _MOST), f"give an integer from {least} to {_MOST}")
-              for n, least in counts.items()),
-            ("n_diverse", self.n_diverse, diverse, "give at least as many as dim_refset, or None"),
+            *((n, own[n], is_count(own[n], least, most.get(n, _MOST)),
+               f"give an integer from {least} to {most.get(n, _MOST)}") for n, least in counts.items()),
+            ("n_diverse", self.n_diverse, diverse, f"give at least as many as dim_refset, at most {_DIVERSE}, or None"),
             ("restart_after", self.restart_after, restart, "give a number of generations, or None"),
             *((n, own[n], is_within(own[n], 0, 1), "give a number from 0 to 1")
               for n in ("balance", "prob_bound", "min_distance", "min_difference")),
