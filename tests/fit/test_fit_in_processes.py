@@ -71,6 +71,7 @@ def test_algebraic_equations_and_adjoint_states_change_no_number(hired):
     assert bits(one) == bits(two)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced(hired):
     killed: list[int] = []
 
@@ -106,7 +107,6 @@ def test_short_fits_start_no_process(monkeypatch):
     assert set(multiprocessing.active_children()) <= before
 
 
-@pytest.mark.slow
 def test_a_limit_of_time_ends_what_processes_do(hired):
     result = cf.fit(animals(), cf.SingleShooting(CVODES), workers=2, max_time=1e-3)
     assert result.status is cf.Status.MAX_TIME

@@ -11,6 +11,7 @@ import pytest
 import castfit as cf
 from castfit import problems
 from tests.builders import refused
+from tests.drive.chores import QUICK, STRAIGHT
 
 T = np.linspace(0.0, 5.0, 20)
 NOISE = 0.02 * np.random.default_rng(0).standard_normal(T.size)
@@ -25,6 +26,14 @@ def decay(rate: Any, names: str, guesses: dict[str, Any], **experiment: Any) -> 
 
 def plain(**experiment: Any) -> cf.Problem:
     return decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, lower=0)}, **experiment)
+
+
+def explosive() -> cf.Problem:
+    """A pole long before the last datum, whatever the rate between its bounds."""
+    x, k = cf.symbols("x k")
+    experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[0.0, 5.0, 900.0], sigma=0.1, initial={"x": 1.0})
+    parameters = {"k": cf.Parameter(5.0, lower=1.0)}
+    return cf.Problem(cf.Model({x: k * x**2}, parameters=[k]), experiment, parameters=parameters)
 
 
 @cache
@@ -114,6 +123,22 @@ def test_a_wrong_model_is_found() -> None:
     assert "does not describe the data" in wrong["fit"].sentence
 
 
+def test_bounds_that_held_a_fit_are_found_at_once() -> None:
+    result = cf.fit(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), "single", retry=False)
+    found = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
+    assert found["fit"].fine is False
+    assert "estimates at their bounds: k (upper)" in found["fit"].sentence
+
+
+def test_a_fit_that_cannot_be_integrated_is_said() -> None:
+    result = cf.fit(explosive(), QUICK, STRAIGHT, retry=False, second_start=False)
+    assert not result.success
+    found = cf.doctor(result, max_time=1e-9)
+    assert found["fit"].fine is False
+    assert found["fit"].sentence.startswith("it failed: ")
+    assert not found.fine
+
+
 @pytest.mark.slow
 def test_bounds_that_hold_are_found() -> None:
     held = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), starts=0)
@@ -122,11 +147,7 @@ def test_bounds_that_hold_are_found() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_integrated_is_said() -> None:
-    x, k = cf.symbols("x k")
-    experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[0.0, 5.0, 900.0], sigma=0.1, initial={"x": 1.0})
-    problem = cf.Problem(cf.Model({x: k * x**2}, parameters=[k]), experiment,
-                         parameters={"k": cf.Parameter(5.0, lower=1.0)})  # fmt: skip
-    found = cf.doctor(problem, starts=1, max_time=8)
+    found = cf.doctor(explosive(), starts=1, max_time=8)
     assert found["fit"].fine is False
     assert found["gradient"].fine is False
     assert not found.fine

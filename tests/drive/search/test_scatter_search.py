@@ -15,6 +15,7 @@ from castfit import plots, problems
 from castfit._bench.searches import draw_histogram
 from castfit.drive.run.checkpoint import read
 from castfit.drive.run.optima import Merit
+from castfit.drive.search.scatter import scatter_search as module
 from castfit.drive.search.scatter.bounds import box_of, restated
 from castfit.plots import searches as pictures
 from tests.builders import decay_model, decay_problem, everything, refused
@@ -177,11 +178,13 @@ def test_nothing_can_be_simulated():
     assert "No point could be simulated" in str(result)
 
 
-@pytest.mark.slow
-def test_the_limit_of_simulations_grows_with_the_problem():
+@pytest.mark.parametrize("each", [5, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_limit_of_simulations_grows_with_the_problem(each, monkeypatch):
+    assert module._PER_QUANTITY == 100
+    monkeypatch.setattr(module, "_PER_QUANTITY", each)
     problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=0.1, upper=2.0)})
     result = search(problem, max_eval=None)
-    assert 1100 <= result.simulations < 1200
+    assert 11 * each <= result.simulations < 11 * each + 100
 
 
 def test_limits_end_the_search():

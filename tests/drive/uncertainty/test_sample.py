@@ -90,7 +90,7 @@ def test_without_information_the_posterior_is_the_prior_on_any_scale(name, scale
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
     parameters = {"k": cf.Parameter(1.0, lower=1e-6, upper=50.0, scale=scale, prior=prior)}
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
-    found = cf.sample(result, draws=2500, chains=2, walkers=10, rng=2)
+    found = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2)
     effective = min(found.effective.values())
     assert effective > 120
     p = exact.cdf(found.values["k"])  # evenly spread if the draws are right
@@ -103,7 +103,7 @@ def test_without_prior_everything_within_bounds_is_alike_in_the_scale_of_the_sea
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
     parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=4.0, scale=scale)}
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
-    found = cf.sample(result, draws=2500, chains=2, walkers=10, rng=2, tune=60)
+    found = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2, tune=60)
     k = found.values["k"]
     assert 0.1 <= k.min() < k.max() <= 4.0
     p = (k - 0.1) / 3.9 if scale == "linear" else np.log(k / 0.1) / np.log(40.0)
