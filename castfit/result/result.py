@@ -969,6 +969,12 @@ def _summary(result: Result) -> Diagnostics | None:
     return _examined(result, result.problem.posed, by_experiment=False)
 
 
+def _unjudged(result: Result) -> tuple[str, ...]:
+    """Say that a loaded result does not know its residuals' order in time."""
+    said = "Residuals are judged with the problem: result.with_problem(problem)."
+    return (said,) if result.problem is None and result.success and result.goodness.unexplained else ()
+
+
 def _refuted(result: Result, found: Diagnostics | None) -> bool:
     return result.success and (not result.goodness.described or (found is not None and bool(found.dependent)))
 
@@ -1003,7 +1009,7 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
             for name, weight in result.smoothness.items()
         ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *(() if found is None else found.sentences),
+        *(_unjudged(result) if found is None else found.sentences),
         _determination(result, wrong),
         *(f"  {combination}" for combination in result.identifiability.combinations),
         *_held(result),

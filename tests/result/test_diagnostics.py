@@ -291,6 +291,7 @@ def test_a_loaded_result_asks_for_its_problem(tmp_path):
     with pytest.raises(cf.InputError, match=r"diagnostics.*\n.*with_problem"):
         _ = loaded.diagnostics
     assert "Outliers" not in str(loaded)
+    assert "Residuals are judged with the problem: result.with_problem(problem)." in str(loaded)
     assert loaded.with_problem(problem).diagnostics.outliers == result.diagnostics.outliers
 
 
