@@ -116,6 +116,7 @@ def _interrupted(*arguments):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_table_is_run_by_another_checkout_as_a_script(tmp_path):
     root = ROOT
     file = tmp_path / "before.json"

@@ -52,6 +52,7 @@ def _peak(count):
     return peak
 
 
+@pytest.mark.slow
 def test_memory_of_steps_and_statistics_is_linear_in_the_experiments():
     few, many_ = _peak(80), _peak(320)
     assert many_ < 4.6 * few

@@ -81,6 +81,7 @@ def test_misuse_exits_with_2(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_table_1_names_mu_in_every_row(capsys, monkeypatch):
     table = problems.tables()["iss-table1"]
     assert [case["mu"] for case in table.cases] == [5, 10, 20, 40]

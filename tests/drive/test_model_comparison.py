@@ -126,6 +126,7 @@ def test_false_alarms_are_as_frequent_as_they_should_be() -> None:
     assert 0.04 < np.mean(np.array(found) < 0.1) < 0.18  # 120 draws: 0.1 +- 0.027
 
 
+@pytest.mark.slow
 def test_models_of_other_equations_are_found_to_be_nested_by_fitting() -> None:
     """Saturation contains first order in the limit, in which its parameters run away together; a sum does exactly."""
     x, k = cf.symbols("x k")

@@ -233,6 +233,7 @@ def test_a_loaded_result_needs_its_problem(two_doses, tmp_path, draw):
     assert len(draw(loaded.with_problem(two_doses.problem)).findobj(lambda a: type(a).__name__ == "Axes")) == 6
 
 
+@pytest.mark.slow
 def test_a_figure_that_is_written_needs_no_pyplot(tmp_path):
     code = """
 import sys

@@ -69,6 +69,7 @@ def test_bench_repeats_a_table_of_textbook_models(tmp_path, capsys):
     assert "did you mean 'decay'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ever_longer_horizons_find_solutions_that_jump_where_all_states_are_measured():
     model = MODELS["stiff van der Pol"]
     result = cf.fit(model.all_states(), start={"mu": 4.336, "scale": 1.798})

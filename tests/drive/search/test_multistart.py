@@ -97,7 +97,7 @@ def test_a_start_does_not_depend_on_the_others():
     assert {name: column[:3] for name, column in rows(several).items()} == rows(run(None, starts=3))
 
 
-@pytest.mark.parametrize("starts", [16, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("starts", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_half_of_the_starts_cannot_be_integrated(starts):
     result = cf.multistart(pole(), QUICK, STRAIGHT, starts=starts, max_draws=1)
     lost = sum(row.start["k"] >= 1 for row in result.starts)
