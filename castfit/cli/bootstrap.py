@@ -32,15 +32,13 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     if not result.success:
         say(result.summary(), sys.stderr)
         return FAILED
-    with screen.progress() as show:
-        drawn = castfit.bootstrap(
-            result,
-            arguments.kind,
-            transcription=method,
-            solver=solver,
-            **keywords(arguments, "samples", "seed", "workers", "max_time"),
-            callback=lambda now: show(f"{source.name}: {now.sentence('data sets')}"),
-        )
+    drawn = castfit.bootstrap(
+        result,
+        arguments.kind,
+        transcription=method,
+        solver=solver,
+        **keywords(arguments, "samples", "seed", "workers", "max_time"),
+    )
     screen.tell(console, drawn.summary())
     intervals = {"percentile": drawn.confidence_intervals(method="percentile"), "bca": drawn.confidence_intervals()}
     figures = {"standard_errors": drawn.standard_errors, "bias": drawn.bias, "intervals": intervals}

@@ -42,6 +42,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             else Merit.of(source.problem).at_height(source.reference.objective),
             **keywords(arguments, "workers", "max_time", "fit_max_time"),
             callback=teller(source.name, starts * len(methods), show),
+            verbose=0,
         )
     console = screen.console(stderr=arguments.json == "-")
     rows = found.sheet(f"{source.name}, {starts} starts, seed {seed}")

@@ -20,35 +20,26 @@ if TYPE_CHECKING:
 def _estimate(arguments: argparse.Namespace) -> int:
     """Search by what suits the problem, and tell the story."""
     import castfit
-    from castfit.cli import console as screen
 
     source = _source(arguments)
-    with screen.progress() as show:
-        found = castfit.estimate(
-            source.problem,
-            **keywords(arguments, "max_time", "seed", "workers"),
-            callback=lambda now: show(f"{source.name}: {now.sentence}"),
-        )
+    found = castfit.estimate(source.problem, **keywords(arguments, "max_time", "seed", "workers"))
     return _told(arguments, source, found, lambda: {"story": found.story})
 
 
 def _multistart(arguments: argparse.Namespace) -> int:
     """Fit from drawn starts."""
     import castfit
-    from castfit.cli import console as screen
 
     check("--starts", [f"starts is {arguments.starts}; give at least 1"] if arguments.starts < 1 else [])
     source = _source(arguments)
     kind = arguments.transcription or source.transcription
     transcription = make_transcription(source, kind, {})
-    with screen.progress() as show:
-        found = castfit.multistart(
-            source.problem,
-            transcription,
-            make_solver(solver_name(source, kind, arguments.solver)),
-            **keywords(arguments, "starts", "seed", "workers", "max_time", "fit_max_time"),
-            callback=lambda now: show(f"{source.name}: {now.finished} of {arguments.starts} starts"),
-        )
+    found = castfit.multistart(
+        source.problem,
+        transcription,
+        make_solver(solver_name(source, kind, arguments.solver)),
+        **keywords(arguments, "starts", "seed", "workers", "max_time", "fit_max_time"),
+    )
     return _told(arguments, source, found, dict[str, Any])
 
 
