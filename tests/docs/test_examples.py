@@ -34,6 +34,7 @@ SLOW = {
     "constraints",
     "csv_to_report",
     "delays",
+    "eight_subjects",
     "epidemic",
     "fed_batch",
     "gauss_newton_step_by_step",
