@@ -48,7 +48,7 @@ def per_interval(rate: Any) -> Remembered:
     """Say that an output is the integral of a rate since the measurement before, as counts of cases in a week are.
 
     The first interval begins at the experiment's start.  Between measurements predictions show what has come together
-    so far.
+    so far; plots show the whole, held over the interval.
 
     Parameters
     ----------

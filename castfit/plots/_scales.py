@@ -52,7 +52,7 @@ def on_points(result: Result, values: Array) -> dict[str, Array]:
 
 def curves(result: Result) -> tuple[Prediction, list[str]]:
     """Evaluate the model densely; where it cannot be integrated to the end, as far as it goes, and say so."""
-    times = {c.name: dense(c, CURVE_POINTS) for c in owner(result).conditions}
+    times = curve_times(result, CURVE_POINTS)
     try:
         return result.predict(times), []
     except SimulationError:
@@ -67,6 +67,30 @@ def curves(result: Result) -> tuple[Prediction, list[str]]:
                 with suppress(SimulationError):
                     curves.update(result.predict({name: before}) if before.size > 1 else {})
         return curves, stops
+
+
+def curve_times(result: Result, count: int) -> dict[str, Array]:
+    """Return times of curves by experiment, measured ones among them where anything is known of intervals only."""
+    conditions = owner(result).conditions
+    found = {c.name: dense(c, count) for c in conditions}
+    if not owner(result).posed.model.memories:
+        return found
+    return {c.name: np.unique(np.concatenate([found[c.name], c.points.times])) for c in conditions}
+
+
+def intervals(result: Result, condition: Condition, output: int, times: Array, *columns: Array) -> list[Array] | None:
+    """Return times (n,) and columns (n,) of a count or mean per interval, to be held to the left; None of others.
+
+    Between measurements a prediction is what has come together so far, which nobody measures.
+    """
+    name = owner(result).outputs[output]
+    kinds = {m.output: m.kind for m in owner(result).posed.model.memories}
+    if kinds.get(name, "relative") == "relative":
+        return None
+    at = np.isin(times, condition.points.times[condition.points.mask[:, output]]) & (times > condition.start)
+    if not at.any():
+        return None
+    return [np.append(condition.start, times[at]), *(np.append(column[at][0], column[at]) for column in columns)]
 
 
 def dense(condition: Condition, count: int) -> Array:

@@ -16,7 +16,17 @@ from castfit._support.status import check
 from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark, symbol
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, Pair, alike, panels
-from castfit.plots._scales import CURVE_POINTS, curves, dense, deviations, limit, logarithmic, on_points, owner
+from castfit.plots._scales import (
+    CURVE_POINTS,
+    curve_times,
+    curves,
+    deviations,
+    intervals,
+    limit,
+    logarithmic,
+    on_points,
+    owner,
+)
 from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
 from castfit.plots.inputs import draw as draw_inputs
 from castfit.plots.inputs import rows as input_rows
@@ -122,7 +132,7 @@ def _shaded(result: Result, band: Mapping[str, Any]) -> tuple[str, Prediction]:
     """Return what is shaded about a curve in words, and its limits; `band` holds options of `Result.predict`."""
     level = result.confidence_level if band["confidence_level"] is None else band["confidence_level"]
     count = CURVE_POINTS // 3 if isinstance(band["bands"], str) else _BAND_POINTS
-    found = result.predict({c.name: dense(c, count) for c in owner(result).conditions}, **band)
+    found = result.predict(curve_times(result, count), **band)
     return f"{100 * level:g} % of {'new values' if band['noise'] else 'the curve'}", found
 
 
@@ -263,17 +273,24 @@ def _plot_band(pair: Pair, result: Result, limits: Prediction) -> Any:
     output = owner(result).outputs[pair.panel.output]
     own = limits[pair.panel.condition.name]
     low, high = (np.asarray(own[f"{output} {side}"], dtype=float) for side in ("lower", "upper"))
+    times, step = np.asarray(own["time"], dtype=float), None
+    held = intervals(result, pair.panel.condition, pair.panel.output, times, low, high)
+    if held is not None:
+        (times, low, high), step = held, "pre"
     known = np.isfinite(low) & np.isfinite(high)
     shade = {"facecolor": BLUE, "alpha": 0.2, "edgecolor": BLUE, "linewidth": 0.6, "zorder": 2}
-    return pair.above.fill_between(own["time"], low, high, where=known, **shade)
+    return pair.above.fill_between(times, low, high, where=known, step=step, **shade)
 
 
 def _plot_model(pair: Pair, result: Result, curves: Prediction, style: Style) -> tuple[Any, Any]:
     """Plot the model's curve, and its residuals in standard deviations; return both."""
     condition, j = pair.panel.condition, pair.panel.output
     curve = curves.get(condition.name, {"time": [np.nan]})
-    heights = curve.get(owner(result).outputs[j], [np.nan])
-    (line,) = pair.above.plot(curve["time"], heights, color=style.colour, linewidth=style.width, zorder=3)
+    times, heights = (np.asarray(curve.get(n, [np.nan]), dtype=float) for n in ("time", owner(result).outputs[j]))
+    held = intervals(result, condition, j, times, heights)
+    (times, heights), drawn = ((times, heights), "default") if held is None else (held, "steps-pre")
+    line_style = {"color": style.colour, "linewidth": style.width, "drawstyle": drawn}
+    (line,) = pair.above.plot(times, heights, zorder=3, **line_style)
     residuals = on_points(result, result.normalised_residuals)[condition.name][:, j]
     size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MANY_POINTS else 1.0)
     shape = {"marker": style.marker, "markersize": size, "markeredgewidth": 0, "linestyle": "none"}

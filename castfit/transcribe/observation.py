@@ -156,7 +156,7 @@ class Measured:
             if slot.functions.computed_spread and here.any():
                 predicted, spread = g[stage, point, slot.columns[:2]].tolist()
                 if np.isfinite(predicted) and spread <= 0.0:
-                    name = self.names[slot.rows[0]]
+                    name = self.names[int(slot.rows[0])]
                     return (
                         f"sigma of {name} is {spread:g}, where {name} is {predicted:g}: such a value has no "
                         f"probability; leave it out, or give sigma a floor, as in sqrt(0.01**2 + (share * {name})**2)"
