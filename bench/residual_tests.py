@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from castfit.result.diagnostics import diagnose
 from castfit.result.residuals import SHOWN, SUSPECTED
 
 from .table import Kind, Report, number_mistakes, record
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
 
 NAME = "residual-tests"
 _DRAWS = 1000
@@ -89,7 +92,7 @@ def judged(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, rng:
     """Judge draws of residuals."""
     along = np.linspace(-1.0, 1.0, n)
     Q = np.linalg.qr(np.vander(along, k))[0] if k else np.zeros((n, 0))
-    hat = np.kron(np.eye(outputs), Q)
+    hat: Array = np.kron(np.eye(outputs), Q).astype(np.float64)
     names = np.repeat([f"y{j}" for j in range(outputs)], n)
     table: dict[str, Any] = {
         "experiment": np.full(names.size, "experiment 1"),

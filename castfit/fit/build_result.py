@@ -174,7 +174,7 @@ def estimate(
         strategies=tuple(run.strategies),
         problem=problem,
     )
-    return with_dependence(result) if judged.doubtful else result
+    return with_dependence(result, problem.posed) if judged.doubtful else result
 
 
 def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:

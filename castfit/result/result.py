@@ -956,9 +956,9 @@ def _hat(result: Result) -> Array | None:
     return np.nan_to_num(scaled, posinf=0.0, neginf=0.0)
 
 
-def with_dependence(result: Result) -> Result:
+def with_dependence(result: Result, posed: Posed) -> Result:
     """Return the result, whose goodness of fit knows now where residuals are shown to be no noise."""
-    found = _examined(result, result._owner("goodness").posed, by_experiment=False)
+    found = _examined(result, posed, by_experiment=False)
     return replace(result, goodness=result.goodness.with_dependence(found.dependent))
 
 
