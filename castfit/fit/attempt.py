@@ -36,6 +36,7 @@ _BETTER = 1e-3  # relative difference of the cost
 _DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
 _VIOLATED = 1e-6  # of a constraint's unit
 _EXCHANGES = 8  # searches more, at most, until constraints are kept between points
+_ROUNDING = 1e-12  # of an initial state
 _CONNECTED = 1e-6  # gaps, in units of the states
 
 
@@ -187,7 +188,7 @@ class FitRun:
     def _judged(self, solved: Solved) -> Attempt:
         staging, solution = solved.staging, solved.solution
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
-            solution, linear = judge(staging.staged, solution)
+            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution))
             solution = _naming(staging.staged, solution, linear)
             verification = None
             if self.verify:
@@ -363,6 +364,20 @@ def _naming(staged: StagedProblem, solution: Solution, linear: Evaluation) -> So
         return solution
     named = "; ".join(f"{name} by {by:.2g}" for name, by in worst)
     return replace(solution, detail=f"{solution.detail} Worst violated: {named}.".strip())
+
+
+def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
+    """Return a solution whose trajectories begin exactly where the estimates, or fixed numbers, say.
+
+    Solvers close that up to a tolerance in units of the states; of 1e-6 that grows to 1 it may be worth a difference.
+    """
+    if not solution.status.success:
+        return solution
+    v, moved = solution.v.copy(), False
+    for chain, of in zip(staged.layout.chains, staged.evaluate(solution.v).values, strict=True):
+        if chain.n_s and (np.abs(of.a - v[chain.nodes[0]]) > _ROUNDING * np.abs(of.a)).any():
+            v[chain.nodes[0]], moved = of.a, True
+    return replace(solution, v=v) if moved and staged.evaluate(v).ok else solution
 
 
 def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:

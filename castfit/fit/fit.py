@@ -32,7 +32,7 @@ from castfit.fit.smoothing_weights import SmoothnessWeights
 from castfit.fit.start.decomposition.search import Decomposed, Origin, decompose
 from castfit.fit.start.matching import matching
 from castfit.fit.start.soft_start import SoftStart, softened
-from castfit.fit.strategies import search
+from castfit.fit.strategies import never_above_start, search
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.problem.compiled_problem import Posed
@@ -241,6 +241,7 @@ class _Fit:
                 retry=self.retry and not question.near,
             )
             ended = (search if posed.least_squares else most_likely)(run, asked, origin.theta)
+            ended = never_above_start(run, ended, asked, origin.theta)
         found = ended.attempt if origin.ended is None else ended.attempt.ending(origin.ended)
         solution, success, staged = found.solution, found.solution.status.success, found.staged
         rounding = reproduced(run.problem, staged, found.linear, solution.active) if success else ""

@@ -36,7 +36,9 @@ from castfit.fit.start.soft_start import RAMPS, soft_start
 from castfit.fit.verification import tighter
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.residual_plausibility import signal_in_units, suspicious
+from castfit.solve.solution import infeasibility
 from castfit.solve.staged import GradientEvaluation
+from castfit.solve.subproblem import GAP
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 FIRST = "the start"
 """What the first search is called among the strategies of a fit."""
 
+_LOWER = 1e-5  # of half the squares, or of 1: what costs differ by when they are those of other points
+_EXACT = 1e4  # times what rounding leaves: data that are reproduced exactly, where costs are errors of integration
 _UNFELT = 1e-7  # response to a doubling of a parameter, of residuals relative to the signal, of gaps to the states
 
 
@@ -205,9 +209,14 @@ class BoxDescent(FromSingleShooting):
         at = staged.evaluate(staged.start)
         if not at.ok or (best.linear.ok and at.cost >= best.linear.cost):
             return None
-        run.begins(self.words, "the start itself was better; now down from there")
-        found = run.attempt(SolveStaging(whole, staged, self.words, solver=GaussNewton("box")))
+        found = self.descended(run, whole, theta)
         return found if self.preferred(found, best) else None
+
+    def descended(self, run: FitRun, whole: Transcription, theta: Array) -> Attempt:
+        """Go down from the start."""
+        run.begins(self.words, "the start itself was better; now down from there")
+        staged = whole.transcribe(run.problem, theta)
+        return run.attempt(SolveStaging(whole, staged, self.words, solver=GaussNewton("box")))
 
     def preferred(self, found: Attempt, best: Attempt) -> bool:
         """Compare costs, solutions or not."""
@@ -245,6 +254,29 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     first = run.attempt(opening)
     found, recovery = _recovered(run, first, theta) if run.retry else (first, "")
     return SearchEnd(found, (note, begun, recovery))
+
+
+def never_above_start(run: FitRun, ended: SearchEnd, asked: Transcription, theta: Array) -> SearchEnd:
+    """Go down from the start theta in a box where a search came to its end above the cost of the start itself.
+
+    Least squares, of which likelihoods begin, may lead into another valley than the one where the start is.
+    """
+    best = ended.attempt
+    exact = best.linear.ok and bool((best.linear.sigma <= _EXACT * best.staged.least_sigma).any())
+    tried = run.problem.least_squares and BOX.words in run.strategies
+    if not run.retry or best.ended or exact or tried or run.remaining <= 0:
+        return ended
+    with suppress(Stopped):
+        whole = _simulated(run.problem, asked, theta)
+        at, there = whole.evaluate(whole.start), best.linear
+        if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
+            there = whole.evaluate(best.theta)  # what does not join may cost anything
+        if not at.ok or (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
+            return ended
+        found = BOX.descended(run, SingleShooting(asked.integrator), theta)
+        if found.linear.ok and not (there.ok and found.linear.cost >= there.cost):
+            return SearchEnd(found, (*ended.notes, f"A search ended above its start; this was found by {BOX.words}."))
+    return ended
 
 
 def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]:
@@ -311,10 +343,14 @@ def _located(run: FitRun, asked: Transcription, theta: Array) -> tuple[Array, st
     return whole.layout.theta(solution.v).copy(), "Single shooting put events and data in order first."
 
 
-def _already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
-    # By the integrator that will verify the end, so that no other one has to be built.
+def _simulated(problem: Posed, transcription: Transcription, theta: Array) -> StagedProblem:
+    """Return the whole by the integrator that will verify the end, so that no other one has to be built."""
     n_z = len(problem.posed.model.algebraic_states)
-    whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z)).transcribe(problem, theta)
+    return SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z)).transcribe(problem, theta)
+
+
+def _already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
+    whole = _simulated(problem, transcription, theta)
     with suppress(Stopped):  # the solver will notice
         at = whole.evaluate(whole.start)
         return at.ok and not suspicious(whole, at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -225,3 +225,31 @@ def test_a_fit_is_never_worse_than_its_start(transcription):
     lost = cf.fit(problem, transcription, Astray(), retry=False)
     assert not lost.success
     assert lost.chi2 > start
+
+
+@dataclass(frozen=True)
+class Halved:
+    """A solver that ends far from where it began."""
+
+    label: str = "halved"
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        """Say that it goes on nowhere from where the first quantity is half as large."""
+        found = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
+        v = found.v.copy()
+        v[0] *= 0.5
+        return replace(found, v=v, status=Status.STEP_TOO_SMALL)
+
+
+@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
+@pytest.mark.parametrize("noise", [None, cf.StudentT(), cf.Laplace(0.1)])
+def test_no_likelihood_is_left_above_the_start_either(transcription, noise):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    times = np.linspace(0.2, 3.0, 15)
+    values = 2 * np.exp(-times) + 0.1 * np.random.default_rng(1).standard_normal(15)
+    given = {"sigma": cf.unknown()} if noise is None else {"noise": {"x": noise}}
+    problem = cf.Problem(model, cf.Experiment({"x": values}, times, **given), parameters={"k": 1.01})
+    begun = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False)
+    result = cf.fit(problem, transcription, Halved())
+    assert result.cost <= begun.cost + 1e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from castfit import problems
 from castfit._support.status import Status
 from castfit.fit.verification import verify
 from castfit.integrate.esdirk_binding import obstacle
-from castfit.solve.solution import Control
+from castfit.solve.solution import Control, Solution
+from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import lotka_volterra
 
@@ -210,3 +212,31 @@ def test_what_sundials_cannot_integrate_is_verified_by_the_method_of_the_search(
         staged = cf.SingleShooting(cf.IntegratorOptions()).transcribe(problem, problem.guess)
         found = verify(problem, staged, staged.evaluate(staged.start), cf.IntegratorOptions(method=method), 1e-9)
         assert found.reproduced == reproduced
+
+
+def test_a_trajectory_begins_exactly_at_a_fixed_start():
+    """A thousandth of a tiny start is within any solver's tolerance, and worth standard deviations where it grows."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: k * x - x**3}, parameters=[k], initial={x: -1e-6})
+    times = np.linspace(1.0, 16.0, 30)
+    values = 1.3 * np.asarray(cf.simulate(model, {"k": 1.0}, times)["x"])
+    problem = cf.Problem(model, cf.Experiment({"x": values}, times, sigma=0.01), parameters={"k": 0.9})
+    result = cf.fit(problem, cf.MultipleShooting(1), Moved(1e-9), retry=False)
+    assert result.trajectories["experiment 1"].states[0, 0] == -1e-6
+    simulated = np.asarray(cf.simulate(model, result.parameters, times)["x"])
+    assert result.chi2 == pytest.approx(np.sum(((simulated - values) / 0.01) ** 2), rel=1e-6)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """IPOPT that leaves a fixed start by a little, as tolerances allow."""
+
+    by: float
+    label: str = "moved"
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        """Move the first node."""
+        found = cf.Ipopt().solve(staged, control, warm=warm)
+        v = found.v.copy()
+        v[staged.layout.chains[0].nodes[0]] += self.by
+        return replace(found, v=v)
