@@ -5,13 +5,19 @@ NumPy would turn the text "1.5" into a number, True into 1, and a date into nano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, ValuesView
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator, Mapping, ValuesView
+from contextlib import ContextDecorator
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.keywords import call_mistakes
+from castfit._support.status import InputError
+
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from numpy.typing import NDArray
 
 
@@ -87,6 +93,30 @@ def flag_mistakes(**flags: Any) -> list[str]:
     return option_mistakes(
         *((name, value, is_one_of(value, True, False), "give True or False") for name, value in flags.items())
     )
+
+
+class Door(ContextDecorator):
+    """Decorates a function that users call: a call that is not possible ends in a sentence that says what was meant.
+
+    What it does stands in the way of no call: it looks only where Python has raised a TypeError.
+    """
+
+    every: ClassVar[dict[str, Callable[..., Any]]] = {}
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.function, self.name = function, name
+        self.every[name] = function
+
+    def __enter__(self) -> None:
+        """Let the call happen."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is TypeError and trace is not None:
+            called = trace.tb_frame.f_locals  # of contextlib's wrapper, which has the arguments
+            given = called.get("args", ()), called.get("kwds", {})
+            mistakes = call_mistakes(self.function, self.name, *given, tuple(self.every.items()))
+            if mistakes:
+                raise InputError(self.name, mistakes) from None
 
 
 def items(value: Any) -> list[Any] | None:

@@ -1,18 +1,49 @@
-"""Classes and functions say the address at which users import them: ``castfit.InputError``, wherever it is defined."""
+"""Classes and functions as users import them: ``castfit.InputError``, wherever it is defined; misspelt arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, MutableMapping
 from types import FunctionType
 from typing import Any
 
+from castfit._support.arguments import Door
 
-def publish(module: str, names: Iterable[str], found: Mapping[str, Any]) -> None:
+_doors: dict[Any, Any] = {}  # by functions, and by themselves
+
+
+def publish(module: str, names: Iterable[str], found: MutableMapping[str, Any]) -> None:
     """Give classes and functions of castfit the address of the module that exports them by these names.
 
-    Error messages, pickles and the reference show it.
+    Error messages, pickles and the reference show it.  Impossible calls end in a sentence: functions have a
+    door that users alone go through, constructors and methods one of their own.
     """
     for name in names:
         thing = found.get(name)
-        if isinstance(thing, (type, FunctionType)) and thing.__module__.startswith("castfit."):
-            thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
+        if not isinstance(thing, (type, FunctionType)) or not thing.__module__.startswith("castfit."):
+            continue
+        called = f"{module.replace('castfit', 'cf', 1)}.{name}"
+        if isinstance(thing, FunctionType):
+            found[name] = thing = _behind_door(thing, called)
+        else:
+            _with_doors(thing, called)
+        thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
+
+
+def _behind_door(function: FunctionType, name: str) -> Any:
+    """Return a function behind its door: always the same, and itself if it is."""
+    if function not in _doors:
+        call: Any = Door(function, name)(function)
+        _doors[function] = _doors[call] = call
+    return _doors[function]
+
+
+def _with_doors(cls: type, name: str) -> None:
+    """Put the constructor and the public methods of a class behind doors."""
+    own: dict[str, Any] = dict(vars(cls))
+    for key, method in own.items():
+        inside: Any = method.__func__ if isinstance(method, (classmethod, staticmethod)) else method
+        public = key == "__init__" or not key.startswith("_")
+        if public and isinstance(inside, FunctionType) and inside not in _doors:
+            call = _behind_door(inside, name if key == "__init__" else f"{name}.{key}")
+            wrap: Any = type(method)
+            setattr(cls, key, call if inside is method else wrap(call))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -13,6 +14,10 @@ _T = TypeVar("_T")
 
 def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
     """Say what to write for `old`; of a category that Python shows to users, not to developers only."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and (level < stacklevel or frame.f_globals.get("__name__") == "contextlib"):
+        level, frame = level + 1, frame.f_back  # a door between, or another context, is no caller
+    stacklevel = level
     warnings.warn(f"{old} is now {new}; the old name goes with the next version", FutureWarning, stacklevel=stacklevel)
 
 
