@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from castfit._support.arguments import Door
 
@@ -41,9 +41,10 @@ def _with_doors(cls: type, name: str) -> None:
     """Put the constructor and the public methods of a class behind doors."""
     own: dict[str, Any] = dict(vars(cls))
     for key, method in own.items():
-        inside: Any = method.__func__ if isinstance(method, (classmethod, staticmethod)) else method
+        kind = cast("Any", type(method))
+        bound = kind in (classmethod, staticmethod)
+        inside = method.__func__ if bound else method
         public = key == "__init__" or not key.startswith("_")
         if public and isinstance(inside, FunctionType) and inside not in _doors:
             call = _behind_door(inside, name if key == "__init__" else f"{name}.{key}")
-            wrap: Any = type(method)
-            setattr(cls, key, call if inside is method else wrap(call))
+            setattr(cls, key, kind(call) if bound else call)
