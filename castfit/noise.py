@@ -1,5 +1,6 @@
 """Noise: how measured values scatter about predictions; the home of densities that exist as priors, too."""
 
+from castfit._support.public_names import publish as _publish
 from castfit.densities.noise.models import (
     Cauchy,
     Gaussian,
@@ -27,3 +28,5 @@ __all__ = [
     "StudentT",
     "unknown",
 ]
+
+_publish(__name__, ["unknown"], globals())  # functions have doors; classes keep the short name

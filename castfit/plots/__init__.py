@@ -7,6 +7,7 @@ headings, legends; `_grid` arranges panels of data and residuals, which `_scales
 `searches`, the plainest pictures, or `results`.
 """
 
+from castfit._support.public_names import publish as _publish
 from castfit.plots.convergence import animate, history, iterations
 from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
@@ -42,3 +43,5 @@ __all__ = [
     "success",
     "waterfall",
 ]
+
+_publish(__name__, __all__, globals())

@@ -71,7 +71,7 @@ def test_options_are_checked(result):
         result.plot(log="both", share=2, nodes="yes")
     with pytest.raises(cf.InputError, match="choose bands='linear'"):
         result.plot(noise=True)
-    with pytest.raises(cf.InputError, match=r"cf.Result.plot has no argument 'colour'"):
+    with pytest.raises(cf.InputError, match=r"cf.plots.fit has no argument 'colour'"):
         result.plot(colour="red")
 
 
