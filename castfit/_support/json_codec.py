@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from inspect import get_annotations
+from inspect import get_annotations, unwrap
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast, get_args, get_origin, runtime_checkable
 
@@ -118,5 +118,6 @@ def _types(kind: Any) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if is_dataclass(base):
-            hints |= get_annotations(cast("Any", base), globals=cast("Any", base).__init__.__globals__, eval_str=True)
+            names = unwrap(cast("Any", base).__init__).__globals__
+            hints |= get_annotations(cast("Any", base), globals=names, eval_str=True)
     return {f.name: hints[f.name] for f in fields(kind)}
