@@ -7,9 +7,9 @@ Pelts that the Hudson's Bay Company bought, in thousands, stand for how many ani
 
     hare' = alpha hare - beta hare lynx        lynx' = delta hare lynx - gamma lynx
 
-- What misleads: "chi2 = 42 from 42 data".  Where sigma is not known it is chosen so that chi2 is the number of data;
-  that is so for every model, good or bad, and says nothing.  What does: how much of the variance is left unexplained
-  (18 % of the hare's), residuals, and other assumptions about the errors.
+- What misleads: a chi2 of 42 from 42 data.  Where sigma is not known it is chosen so that chi2 is the number of data;
+  that is so for every model, good or bad, and says nothing; castfit tells -2 log L instead.  What does say something:
+  how much of the variance is left unexplained (18 % of the hare's), residuals, and other assumptions about the errors.
 - Errors in proportion, ``cf.LogNormal()``, give the estimates of the Bayesian analysis by B. Carpenter, Predator-prey
   population dynamics: the Lotka-Volterra model in Stan (2018), which has the same noise and weak priors, within their
   standard errors.  Errors of one size give others: four thousand lynxes to begin with instead of six, and less growth

@@ -169,7 +169,7 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     assert last.startswith(f"A poor optimum: {said}" if sigma else "A poor optimum: ")
     assert said in last
     assert "cf.estimate(problem)" in last
-    first, second = (line for line in capsys.readouterr().out.splitlines() if "chi2 = " in line)
+    first, second = (line for line in capsys.readouterr().out.splitlines() if f"{poor.measure} = " in line)
     assert first.endswith(", a poor optimum")
     assert "poor" not in second
     assert good.described
