@@ -204,6 +204,7 @@ def test_a_result_is_saved_and_finds_its_problem_again(tmp_path):
     assert set(result.predict()["experiment 1"]) == {"time", "x"}
 
 
+@pytest.mark.slow
 def test_drivers_answer_with_the_nodes_that_were_needed():
     values = logistic_by_steps()[1:] * (1 + 0.02 * np.random.default_rng(4).standard_normal(24))
     bounds = {"r": cf.Parameter(1.7, lower=1.0, upper=3), "tau": cf.Parameter(0.9, lower=0.5, upper=1.5)}
@@ -232,6 +233,7 @@ def test_where_nodes_may_not_be_added_it_is_said():
     assert "nodes" not in fixed.message
 
 
+@pytest.mark.slow
 def test_tau_of_stat5_has_the_derivative_of_the_delay_itself():
     benchmark = problems.load("stat5", delay="line")
     q = np.array(list(benchmark.reference.parameters.values()))
