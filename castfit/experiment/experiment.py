@@ -254,8 +254,8 @@ class Experiment(Picklable):
     events: tuple[Happening, ...] = ()
     start: float = 0.0
     name: str = ""
-    time_unit: str | None = None
-    origin: np.datetime64 | None = None
+    time_unit: str | None = field(default=None, init=False)
+    origin: np.datetime64 | None = field(default=None, init=False)
     """The date of time 0, where times were given as dates."""
 
     def __init__(
