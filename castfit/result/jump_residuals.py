@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from castfit.integrate.lanes import snap
 from castfit.result.residuals import PROOF
@@ -78,5 +77,4 @@ def _follow(columns: Array) -> bool:
     correlation = float(np.clip(r @ h / np.sqrt(r @ r * (h @ h)), -1.0, 1.0))
     dof = known.shape[0] - 4.0
     t = abs(correlation) * np.sqrt(dof / max(1.0 - correlation**2, 1e-300))
-    limit: Any = -stdtrit(dof, 0.5 * PROOF)  # Student's t
-    return bool(abs(correlation) > _CLEAR and t > limit)
+    return bool(abs(correlation) > _CLEAR and t > quantile(1.0 - PROOF, dof))
