@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.integrate.lanes import snap
+from castfit.result.covariance import quantile
 from castfit.result.residuals import PROOF
 
 if TYPE_CHECKING:
