@@ -92,7 +92,8 @@ def fit(
         Whether Gauss-Newton may go on from the measured states, by "matching", when it gets nowhere from the start.
     retry : bool
         Whether multiple shooting and collocation go on by other means where they fail, or end where the residuals are
-        far larger than the noise (see castfit.fit.strategies); the message says what was tried.
+        far larger than the noise (see castfit.fit.strategies), and whether a fit that ends above its own start goes
+        down from there; the message says what was tried.
     verify : bool
         Whether a solution must be reproduced by the model itself, integrated with error control, to be called one.
         Without it castfit believes the transcription: for estimates that are not final.

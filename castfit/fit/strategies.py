@@ -9,7 +9,7 @@ begins
 Where it fails, or ends where residuals are far larger than the noise, `STRATEGIES` follow, most of them for what has
 states to start (multiple shooting and collocation), until one ends in a solution that describes the data.  One of
 another transcription is handed back: the transcription that was asked for starts from its trajectory.  If none does,
-the best of all is the answer.
+the best of all is the answer; where it costs more than the start, simulated, a box leads down from there.
 
 `castfit.estimate` plays the same ones from many points (castfit.drive.search.portfolio.strategies): there a strategy
 only has to lead near an optimum, at the accuracy of a search (`Strategy.lead`).
