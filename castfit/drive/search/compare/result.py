@@ -210,6 +210,11 @@ class ComparisonResult(SearchResult):
         """The `best_objective`, which was called so before there were others than chi2."""
         return self.best_objective
 
+    @property
+    def floor(self) -> float:
+        """What may be rounding; see `merit`."""
+        return self.merit.floor
+
     def category(self, trial: MethodTrial) -> str:
         """Return what a trial counts as; empty if it did not finish."""
         return trial.category(self.best_objective, self.merit) if trial.finished else ""

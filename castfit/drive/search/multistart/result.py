@@ -198,6 +198,11 @@ class MultistartResult(SearchResult, SavedResult):
         return self.best is not None and self.best.described
 
     @property
+    def floor(self) -> float:
+        """What may be rounding; see `merit`."""
+        return self.merit.floor
+
+    @property
     def statuses(self) -> dict[str, int]:
         """How many starts ended in which way."""
         return dict(Counter(row.status for row in self.starts).most_common())
