@@ -318,16 +318,16 @@ def read_constraints(given: Any, mistakes: list[str], *, taken: Iterable[str] = 
         mistakes.append(f"constraints is {text(given)}; give a list of relations such as k1 + k2 <= 1")
         return ()
     found = [(i, _read("constraints", item, mistakes, within=True)) for i, item in enumerate(listed)]
+    parts: list[tuple[int, Any]] = [(i, part) for i, c in found if c is not None for part in (c.name, c.shown)]
+    wrong = {i: part for i, part in parts if not isinstance(part, str)}
+    mistakes += [f"constraint {i + 1} is named {text(part)}; give text" for i, part in wrong.items()]
+    found = [(i, c) for i, c in found if i not in wrong]
     names, out = set(taken), list[Constraint]()
     names |= {c.name for _, c in found if c is not None and c.name}
     for i, constraint in found:
         if constraint is None:
             continue
         chosen = constraint.name
-        given_names: list[Any] = [constraint.name, constraint.shown]
-        for part in given_names:
-            if not isinstance(part, str):
-                mistakes.append(f"constraint {i + 1} is named {text(part)}; give text")
         if not chosen:
             base = constraint.shown or f"constraint {i + 1}"
             chosen = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)

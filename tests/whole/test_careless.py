@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from castfit._support.status import InputError
+from castfit.densities.noise.unknown import unknown
 from castfit.experiment.experiment import Experiment, free, relative
 from castfit.experiment.inputs import Input
 from castfit.fit.fit import fit
@@ -132,6 +133,14 @@ def test_pieces_of_a_problem(arguments, a, b):
     survives(lambda: decay_problem().theta_from({"k": a}))
     survives(lambda: decay_problem().theta_from(b))
     survives(lambda: decay_problem().experiments[0].with_values({"x": a}))
+
+
+@MANY
+@given(arguments=some(["lower", "upper", "name", "times", "experiments", "of", "shown"]), spread=junk)
+def test_a_constraint_and_an_unknown_spread(arguments, spread):
+    x = ca.SX.sym("x")
+    survives(lambda: decay_problem(constraints=[Constraint(x, **{"lower": 0.0, **arguments})]))
+    survives(lambda: Experiment({"x": [1, 2]}, time=[0, 1], initial={"x": 1.0}, sigma=unknown(prior=spread)))
 
 
 @MANY
