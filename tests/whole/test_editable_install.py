@@ -21,7 +21,7 @@ HOOK = b"import hook; hook.install()"
 
 def backend():
     pytest.importorskip("setuptools")
-    spec = importlib.util.spec_from_file_location("build_backend", ROOT / "build_backend.py")
+    spec = importlib.util.spec_from_file_location("build_backend", ROOT / ".ci" / "build_backend.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,7 +1,7 @@
 """setuptools' backend, with editable installs that type checkers find.
 
 Packages in several folders are found by an import hook, which setuptools installs.  Type checkers cannot ask hooks, but
-follow paths in ``.pth`` files (https://typing.python.org/en/latest/spec/distributing.html), so the path of this folder
+follow paths in ``.pth`` files (https://typing.python.org/en/latest/spec/distributing.html), so the path of the project
 is written to the one that installs the hook.
 """
 
@@ -20,7 +20,7 @@ from setuptools.build_meta import *  # noqa: F403, the other hooks
 def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build the wheel of an editable install."""
     name = build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
-    add_path(Path(wheel_directory, name), Path(__file__).resolve().parent)
+    add_path(Path(wheel_directory, name), Path(__file__).resolve().parents[1])
     return name
 
 
