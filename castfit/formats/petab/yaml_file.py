@@ -88,8 +88,8 @@ def _of_problem(given: Mapping[str, Any], name: str, mistakes: list[str]) -> Map
 def _unsupported(given: Mapping[str, Any], name: str, mistakes: list[str]) -> None:
     named: Any = given.get("extensions") or {}
     listed = list(cast("dict[Any, Any]", named)) if isinstance(named, dict) else items(named)
-    extensions = [named] if listed is None else listed
-    mistakes += [f"{name}: the extension '{e}' is not supported" for e in cast("list[Any]", extensions)]
+    extensions: list[Any] = [named] if listed is None else listed
+    mistakes += [f"{name}: the extension '{e}' is not supported" for e in extensions]
 
 
 def _names(said: Mapping[str, Any], given: Mapping[str, Any], kind: str) -> tuple[str, ...]:
