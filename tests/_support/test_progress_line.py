@@ -108,7 +108,7 @@ def herd():
 RUNS = {
     "fit": (lambda **o: cf.fit(decay(), "single", **o), "iteration 1: cost "),
     "multistart": (lambda **o: cf.multistart(decay(), "single", starts=4, rng=1, **o), "2 of 4 starts"),
-    "estimate": (lambda **o: cf.estimate(decay(), **o), "candidates: cost "),
+    "estimate": (lambda **o: cf.estimate(decay(), **o), "candidates: chi2 "),
     "incremental": (lambda **o: cf.incremental(decay(), horizons=[1, 2, 3], **o), "until 1: converged"),
     "mixed_effects": (lambda **o: cf.mixed_effects(*herd(), **o), "iteration 1: "),
     "bootstrap": (lambda **o: cf.bootstrap(cf.fit(decay(), "single", verbose=0), samples=4, rng=1, **o), "2 of 4 "),
