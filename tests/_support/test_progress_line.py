@@ -202,12 +202,12 @@ def test_a_notebook_has_a_place_for_the_line(terminal, clock, monkeypatch):
     assert terminal() == ""
 
 
-def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path):
+def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path, clock):
     path = tmp_path / "terminal.txt"
     problem = cf.problems.load("bellman").problem
     with path.open("w+") as file:
         monkeypatch.setattr(sys, "stderr", Terminal(file))
-        loud = cf.fit(problem, "multiple", verbose=1, max_time=500)
+        loud = cf.fit(problem, "multiple", verbose=1, max_time=500, callback=lambda now: clock.sleep(1.0))
         file.flush()
         said = path.read_text()
         quiet = cf.fit(problem, "multiple", max_time=500)
