@@ -93,7 +93,7 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
         ("problem", lambda row: row[0]),
         ("transcription", lambda row: row[1]),
         ("ok", lambda row: "yes" if row[2].success else f"no: {row[2].status.value}"),
-        (">objective", lambda row: f"{row[2].measure} = {row[2].objective:.5g}"),
+        (">objective", lambda row: f"{row[2].objective:.5g}"),
         ("estimates (standard error)", lambda row: estimates(row[2])),
         (">iter.", lambda row: f"{row[2].iterations}"),
         (">time", lambda row: f"{row[2].time:.2f} s"),

@@ -44,6 +44,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     console.print(screen.shown(screen.demonstration(results)))
     console.print(
         "alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large."
+        " Its sigma is unknown, so that its objective is -2 log L; that of stat5 is chi2."
     )
     plots.gallery(results, arguments.plot)
     console.print(f"Data, models and residuals are in {arguments.plot}.", markup=False)

@@ -315,7 +315,7 @@ def test_demonstration(capfd, tmp_path):
     for name in ("stat5", "alpha_pinene"):
         benchmark = problems.load(name)
         merit = Merit.of(benchmark.problem)
-        best = f" {merit.measure} = {merit.at_height(benchmark.reference.objective):.5g} "
+        best = f" {merit.at_height(benchmark.reference.objective):.5g} "
         assert out.count(best) == 3  # every transcription finds the optimum
     assert out.count("p1=5.926(51)e-5") == 3
     assert picture.read_bytes().startswith(b"\x89PNG")

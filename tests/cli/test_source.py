@@ -21,7 +21,7 @@ from beside import RATE
 print("this is no JSON")
 x, k = cf.symbols("x k")
 t = np.linspace(0, 5, 12)
-data = np.exp(-RATE * t) + 0.01 * np.random.default_rng(0).standard_normal(12)
+data = np.exp(-RATE * t) + 0.01 * np.random.default_rng(1).standard_normal(12)
 experiment = cf.Experiment({"x": data}, time=t, sigma=0.01, initial={"x": 1.0})
 
 
