@@ -20,6 +20,7 @@ from castfit.problems import Benchmark, Reference
 from castfit.result.result import Result
 
 _WIDTH_IN_FILES = 120
+_WHOLE = 20  # letters of a cell that is not broken into lines
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -109,7 +110,9 @@ def _shown(sheet: Sheet) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
     for j, head in enumerate(sheet.heads):
-        longest = max((len(word) for row in sheet.rows for word in row[j].split()), default=0)  # no word is broken
+        longest = max((len(row[j]) for row in sheet.rows), default=0)
+        if longest > _WHOLE:  # then no word is broken
+            longest = max(len(word) for row in sheet.rows for word in row[j].split())
         side = "right" if head.startswith(">") else "left"
         table.add_column(head.removeprefix(">"), justify=side, min_width=longest)
     for row in sheet.rows:
