@@ -123,7 +123,7 @@ def test_a_model_that_cannot_describe_the_data_is_no_success_story():
     t = np.linspace(0.1, 5, 20)
     experiment = cf.Experiment({"x": 1 + np.sin(3 * t)}, time=t, sigma=0.01, initial={"x": 1.0})
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")})
-    found = cf.estimate(problem, rng=0, max_time=5)
+    found = cf.estimate(problem, rng=0, max_time=2)
     assert not found.described
     assert not found.sure  # a wide valley that holds nothing is found often, too
     assert any("does not describe the data" in line for line in found.story)

@@ -94,11 +94,11 @@ def test_moves_of_several_outputs(known, alike):
     x, k = cf.symbols("x k")
     rng = np.random.default_rng(0)
     model = cf.Model({x: -k * x}, parameters=[k], outputs={"double": 2 * x})
-    times = np.linspace(0.1, 3.0, 12)
+    times = np.linspace(0.1, 3.0, 8)
     truth = {1.0: np.exp(-times), 2.0: 2 * np.exp(-times)}
     experiments = [
         cf.Experiment(
-            {"x": y + 0.02 * rng.standard_normal(12), "double": 2 * y * np.exp(0.05 * rng.standard_normal(12))},
+            {"x": y + 0.02 * rng.standard_normal(8), "double": 2 * y * np.exp(0.05 * rng.standard_normal(8))},
             time=times, noise={"x": cf.Gaussian(x_sigma), "double": cf.LogNormal(d_sigma)},
             initial={"x": start}, name=f"from {start:g}",
         )
@@ -356,11 +356,11 @@ def test_failures_are_counted_and_said():
     assert every.failures == {"error": 5}
     assert np.isnan(every.standard_errors["k"])
     assert "trouble at" in str(every)
-    short = cf.bootstrap(result, samples=60, rng=1, transcription=SINGLE, solver=cf.GaussNewton(max_iter=3))
-    assert 0 < sum(short.failures.values()) < 60
-    assert len(short.solved) + sum(short.failures.values()) == 60
+    short = cf.bootstrap(result, samples=30, rng=1, transcription=SINGLE, solver=cf.GaussNewton(max_iter=3))
+    assert 0 < sum(short.failures.values()) < 30
+    assert len(short.solved) + sum(short.failures.values()) == 30
     text = str(short)
-    assert f"{sum(short.failures.values())} of 60 fits failed" in text
+    assert f"{sum(short.failures.values())} of 30 fits failed" in text
     assert "Had all of them ended beyond" in text
     assert np.isnan(short.table["k"]).sum() == sum(short.failures.values())
 
