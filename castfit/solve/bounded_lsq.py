@@ -120,6 +120,17 @@ def bounded_lsq(
 
     # From here on R, a triangle with |R x + u_R|^2 = |E x + u|^2 - constant, stands for E.
     R, u_R = _factored(given, u) if of is None else (of.R, of.seen(u))
+    guessed = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
+    if not (guessed or (lower == upper).any() or (rows.lower == rows.upper).any()):
+        T, target, rank = _whiten(u_R, R * D, None, None if of is None else of.svd(D))
+        x = D * (T @ target)
+        value = rows.g + rows.G @ x
+        if ((lower <= x) & (x <= upper)).all() and ((rows.lower <= value) & (value <= rows.upper)).all():
+            p = rows.g.size
+            zero, free = np.zeros(n + p), np.zeros(n + p, dtype=np.int8)
+            return BoundedLsqSolution(
+                x, zero[:n], zero[n:], free[:n], free[n:], rank, 0, 0.0, feasible=True, optimal=True
+            )
     constraints, norm = _unit_rows(lower, upper, rows, D)
     nonzero = constraints.A.any(axis=1)
     equal = nonzero & (constraints.lower == constraints.upper)
@@ -227,19 +238,20 @@ def numerical_rank(singular_values: Array, matrix: Array) -> int:
     return int(np.count_nonzero(singular_values > RANK_TOLERANCE * np.linalg.norm(matrix)))
 
 
-def _whiten(u: Array, M: Array, Z: Array, known: tuple[Array, Array, Array] | None) -> tuple[Array, Array, int]:
+def _whiten(u: Array, M: Array, Z: Array | None, known: tuple[Array, Array, Array] | None) -> tuple[Array, Array, int]:
     """Return T, target and rank, such that  1/2 |u + M T y|^2 = 1/2 |y - target|^2 + constant  on the span of Z.
 
-    known : the singular value decomposition of M Z, if it is known
+    Z : None for all directions;  known : the singular value decomposition of M Z, if it is known
     """
-    free = Z.shape[1]
-    U, S, Vt = np.linalg.svd(M @ Z) if known is None else known
+    free = M.shape[1] if Z is None else Z.shape[1]
+    U, S, Vt = np.linalg.svd(M if Z is None else M @ Z) if known is None else known
     rank, norm = numerical_rank(S, M), float(np.linalg.norm(M))
     stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
     stiffness[:rank] = S[:rank]
     target = np.zeros(free)
     target[:rank] = -U[:, :rank].T @ u
-    return Z @ (Vt.T / stiffness), target, rank
+    T = Vt.T / stiffness
+    return T if Z is None else Z @ T, target, rank
 
 
 def _factored(E: Array, u: Array) -> tuple[Array, Array]:

@@ -132,6 +132,8 @@ def eliminate_inner(jacobians: Jacobians, d: Array) -> Stages:
     """Solve every stage's inner equations, of which d (K, n_w) is what is left, for its inner variables."""
     j = jacobians
     factors = Factors.of(j.D_w)
+    if not j.D_w.size:
+        return Stages(factors, d, j.D_s, j.D_q, j.X_s[:-1], j.X_q[:-1], j.R_s, j.R_q, j.C_s, j.C_q, singular=())
     W = factors.solve(np.concatenate([j.D_s, j.D_q, d[:, :, None]], axis=2))
     np.negative(W, out=W)
     n_s = j.D_s.shape[2]
@@ -191,6 +193,8 @@ class CondensedChain:
 
     def follow(self, M_s: Array, M_q: Array) -> Array:
         """Return the derivative (K, rows, n_x') of rows  M_s ds_k + M_q dq."""
+        if not self.chain.n_s:
+            return M_q
         derivative = M_s @ self.G
         derivative[:, :, : self.chain.n_q] += M_q
         return derivative
@@ -299,9 +303,12 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
     _require_values("recondense", evaluation)
     parts: list[CondensedChain] = []
     for part, values in zip(condensed.chains, evaluation.values, strict=True):
-        h = -part.stages.factors.solve(values.d[:, :, None])[:, :, 0]
-        g, e = part.nodes.solve(_gaps(part.chain, part.jacobians, values, h, evaluation.v))
-        parts.append(replace(part, g=g[:, :, 0], h=h, e=e[:, 0]))
+        h = -part.stages.factors.solve(values.d[:, :, None])[:, :, 0] if values.d.size else values.d
+        if part.chain.n_s:
+            g, e = part.nodes.solve(_gaps(part.chain, part.jacobians, values, h, evaluation.v))
+            parts.append(replace(part, g=g[:, :, 0], h=h, e=e[:, 0]))
+        else:
+            parts.append(replace(part, h=h) if h.size else part)
     constants = _constants(condensed.layout, parts, evaluation, condensed.sigma)
     return replace(condensed, v=evaluation.v, chains=tuple(parts), **constants)
 
@@ -424,7 +431,7 @@ def _related(layout: Layout, linearization: Linearization) -> Array:
 
 def _apply(M: Array, y: Array) -> Array:
     """Multiply matrices (K, i, j) by vectors (K, j)."""
-    return (M @ y[:, :, None])[:, :, 0]
+    return (M @ y[:, :, None])[:, :, 0] if y.size else np.zeros(M.shape[:2])
 
 
 def _t(M: Array) -> Array:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from castfit.solve.staged import (
     Linearization,
     MatchingProducts,
     StagedProblem,
-    gaps,
+    gap_of,
 )
 
 if TYPE_CHECKING:
@@ -115,15 +116,19 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
     if not evaluation.ok:
         return np.inf
     worst = 0.0
-    for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
-        # Padding may be NaN, which fmax passes over.
-        outside = np.fmax(np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper), 0.0)
-        outside = outside / chain.constraint_unit
-        for part in (np.abs(gap / scale[chain.nodes]), np.abs(values.d / scale[chain.inner]), outside):
-            worst = max(worst, float(part.max(initial=0.0)))
+    for i, (chain, values) in enumerate(zip(layout.chains, evaluation.values, strict=True)):
+        if chain.nodes.size:
+            worst = max(worst, float(np.abs(gap_of(chain, evaluation, i) / scale[chain.nodes]).max()))
+        if chain.inner.size:
+            worst = max(worst, float(np.abs(values.d / scale[chain.inner]).max()))
+        if values.c.size:  # padding may be NaN, which fmax passes over
+            outside = np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper)
+            worst = max(worst, float((np.fmax(outside, 0.0) / chain.constraint_unit).max()))
     of = layout.relations
-    beyond = np.fmax(of.lower - evaluation.related, evaluation.related - of.upper) / of.unit
-    return max(worst, float(beyond.max(initial=0.0)))
+    if of.names:
+        beyond = np.fmax(of.lower - evaluation.related, evaluation.related - of.upper) / of.unit
+        worst = max(worst, float(beyond.max()))
+    return worst
 
 
 class Ledger:
@@ -149,6 +154,7 @@ class Ledger:
         self.failures: Counter[str] = Counter() if parent is None else parent.failures
         self._best: Array | None = None
         self._best_merit = _NOTHING
+        self._entered: object = None
         self._last: Evaluation | None = None
         self._linear: Linearization | None = None
         self._asked: Array | None = None
@@ -175,7 +181,7 @@ class Ledger:
         """The best point so far; one of a search at lower accuracy is valued anew."""
         search = self.__dict__.get("search", self)
         if search is not self and search._best is not None:
-            found, search._best, search._best_merit = search._best, None, _NOTHING
+            found, search._best, search._best_merit, search._entered = search._best, None, _NOTHING, None
             with unwatched():  # one evaluation: cut off, the search's work would be lost
                 self._enter(self.evaluate(found))
         return self._best
@@ -226,15 +232,16 @@ class Ledger:
         return self.staged.eliminated.size > 0 and asked is not None and np.array_equal(asked, v)
 
     def _record(self, evaluation: Evaluation) -> None:
-        self.failures.update(Counter(failure.cause for failure in evaluation.failures))
+        self.failures.update(failure.cause for failure in evaluation.failures)
         if self._parent is not None and not self._apart:
             self._parent._enter(evaluation)
         self._enter(evaluation)
 
     def _enter(self, evaluation: Evaluation) -> None:
         """Remember the point if it is the best so far."""
-        if not evaluation.ok or not np.isfinite(evaluation.cost):
+        if evaluation.values is self._entered or not evaluation.ok or not np.isfinite(evaluation.cost):
             return
+        self._entered = evaluation.values
         worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
         merit = (_roughness(worst), evaluation.cost)
         if merit < self._best_merit:
@@ -269,4 +276,4 @@ class Ledger:
 
 def _roughness(infeasibility: float) -> float:
     """Grade continuity in factors of two above 1e-6: among points of one grade the lower cost is the better."""
-    return float(np.ceil(np.log2(max(infeasibility / 1e-6, 1.0))))
+    return float(ceil(log2(max(infeasibility / 1e-6, 1.0)))) if infeasibility < np.inf else infeasibility

@@ -258,7 +258,14 @@ class LocalProblem:
     @property
     def finite(self) -> bool:
         """Whether no number overflowed in condensing, or would when squared; there are steps only then."""
-        return self._is_finite(self.condensed)
+        return self._finite
+
+    @cached_property
+    def _finite(self) -> bool:
+        of = self.condensed
+        numbers = [*of.rows.blocks, of.rows.tail.entry, *of.closure.blocks, *(part.G for part in of.chains)]
+        numbers += [of.path.taken(self._path)] if self._path.size else []
+        return self._constants_finite(of) and _moderate(numbers)
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
@@ -317,19 +324,16 @@ class LocalProblem:
         with np.errstate(over="ignore", invalid="ignore"):
             there = recondense(self.condensed, evaluation)
         active = None if like is None else like.active
-        return self._solve(there, evaluation, None, active=active) if self._is_finite(there) else None
+        known = self._finite and self._constants_finite(there)
+        return self._solve(there, evaluation, None, active=active) if known else None
 
     @cached_property
     def _path(self) -> Index:
         lower, upper = self.staged.layout.path_limits
         return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
 
-    def _is_finite(self, condensed: Condensed) -> bool:
-        numbers = [condensed.u, condensed.e, condensed.c[self._path]]
-        numbers += [*condensed.rows.blocks, condensed.rows.tail.entry, *condensed.closure.blocks]
-        numbers += [condensed.path.taken(self._path)] if self._path.size else []
-        numbers += [block for part in condensed.chains for block in (part.g, part.G, part.h)]
-        return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers)
+    def _constants_finite(self, of: Condensed) -> bool:
+        return _moderate([of.u, of.e, of.c[self._path], *(block for part in of.chains for block in (part.g, part.h))])
 
     def _solve(
         self,
@@ -353,7 +357,7 @@ class LocalProblem:
         slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
         unknown = np.zeros(at.v.size, dtype=bool)
         unknown[condensed.positions] = True
-        none = np.zeros(condensed.e.size, dtype=np.int8)
+        n_e = condensed.e.size
         active = (
             active
             or self._warm
@@ -369,9 +373,9 @@ class LocalProblem:
         while True:
             path = self._path if dense is not None else self._of_border(self._arrow(tied), tied)
             rows, places = _rows(staged, condensed, lower, upper, chosen, path)
-            ends = [places.size, places.size + path.size]
-            guess = active.variables[condensed.positions]
-            guess_rows = np.concatenate([active.variables[places], active.path[path], none])
+            of_places, of_path = slice(places.size), slice(places.size, places.size + path.size)
+            guess, guess_rows = active.variables[condensed.positions], np.zeros(of_path.stop + n_e, dtype=np.int8)
+            guess_rows[of_places], guess_rows[of_path] = active.variables[places], active.path[path]
             if dense is not None:
                 found = bounded_lsq(
                     *dense, lower=limits[0], upper=limits[1], rows=rows, scale=scale,
@@ -385,10 +389,9 @@ class LocalProblem:
                     damping=damping, bounds_active=guess, rows_active=guess_rows,
                 )  # fmt: skip
             dv = expand(condensed, found.x)
-            of_places, of_path, _ = np.split(found.rows_active, ends)
-            active = ActiveSet(np.zeros_like(active.variables), np.zeros_like(active.path))
-            active.variables[condensed.positions], active.variables[places] = found.bounds_active, of_places
-            active.path[path] = of_path
+            active = ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+            active.variables[condensed.positions], active.path[path] = found.bounds_active, found.rows_active[of_path]
+            active.variables[places] = found.rows_active[of_places]
             violated = ((dv < lower - slack) | (dv > upper + slack)) & ~unknown & ~chosen
             chosen |= violated
             if not (violated.any() if dense is not None else self._ties(condensed, found.x, tied, violated, path)):
@@ -402,11 +405,11 @@ class LocalProblem:
             inside = (dv > lower) & (dv < upper) & unknown
             active.variables[inside] = 0  # the ends of the box are no bounds
         bound_multipliers = np.zeros(staged.layout.n_v)
-        of_places, of_path, of_closure = np.split(found.row_multipliers, ends)
-        bound_multipliers[condensed.positions], bound_multipliers[places] = found.bound_multipliers, of_places
+        bound_multipliers[condensed.positions] = found.bound_multipliers
+        bound_multipliers[places] = found.row_multipliers[of_places]
         bound_multipliers[unknown & (active.variables == 0)] = 0.0
         path_multipliers = np.zeros(condensed.c.size)
-        path_multipliers[path] = of_path
+        path_multipliers[path] = found.row_multipliers[of_path]
         return Step(
             dv=dv,
             predicted=0.5 * float(residuals @ residuals),
@@ -414,7 +417,7 @@ class LocalProblem:
             active=active,
             bound_multipliers=bound_multipliers,
             path_multipliers=path_multipliers,
-            closure_multipliers=of_closure,
+            closure_multipliers=found.row_multipliers[of_path.stop :],
             residuals=residuals,
             feasible=found.feasible,
         )
@@ -511,6 +514,10 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
     return active
 
 
+def _moderate(numbers: list[Array]) -> bool:
+    return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers if block.size)
+
+
 def _rows(
     staged: StagedProblem,
     condensed: Condensed,
@@ -524,6 +531,8 @@ def _rows(
     Also returns the positions in v of the first kind, in the order of their rows.
     """
     n_x = condensed.n_x
+    if not (chosen.any() or path.size or condensed.e.size):
+        return LinearConstraints.none(n_x), path
     parts: list[tuple[Array, Array, Array, Array]] = []
     places: list[Index] = [np.empty(0, dtype=np.intp)]
     for part in condensed.chains:

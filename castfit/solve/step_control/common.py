@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -39,10 +41,17 @@ class LineSearch:
 
     def norm(self, dv: Array) -> float:
         """Root mean square of theta and node steps, in units of their magnitudes; what is eliminated has no steps."""
-        staged = self.ledger.staged
-        chosen = np.delete(outer(staged.layout), staged.eliminated)  # theta comes first
-        unit = np.maximum(np.abs(self.at.v[chosen]), staged.scale[chosen])
-        return float(np.sqrt(np.mean((dv[chosen] / unit) ** 2)))
+        chosen, unit = self._measure
+        return sqrt(float(np.mean((dv[chosen] / unit) ** 2)))
+
+    @cached_property
+    def _measure(self) -> tuple[Index | slice, Array]:
+        staged, chains = self.ledger.staged, self.ledger.staged.layout.chains
+        chosen: Index | slice = slice(None)  # theta comes first
+        if staged.eliminated.size or any(chain.n_w for chain in chains):
+            outer = [np.arange(staged.layout.n_theta), *(chain.nodes.ravel() for chain in chains)]
+            chosen = np.delete(np.concatenate(outer), staged.eliminated)
+        return chosen, np.maximum(np.abs(self.at.v[chosen]), staged.scale[chosen])
 
 
 @dataclass(frozen=True)
@@ -83,11 +92,6 @@ class StepControl(ABC):
     def mistakes(self, layout: Layout) -> list[str]:
         """Say what is wrong with using this step control for such a problem; empty if nothing is."""
         return []
-
-
-def outer(layout: Layout) -> Index:
-    """Return the positions of theta and the nodes in v."""
-    return np.concatenate([np.arange(layout.n_theta), *(chain.nodes.ravel() for chain in layout.chains)])
 
 
 def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
