@@ -45,12 +45,9 @@ class LineSearch:
         return sqrt(float(np.mean((dv[chosen] / unit) ** 2)))
 
     @cached_property
-    def _measure(self) -> tuple[Index | slice, Array]:
-        staged, chains = self.ledger.staged, self.ledger.staged.layout.chains
-        chosen: Index | slice = slice(None)  # theta comes first
-        if staged.eliminated.size or any(chain.n_w for chain in chains):
-            outer = [np.arange(staged.layout.n_theta), *(chain.nodes.ravel() for chain in chains)]
-            chosen = np.delete(np.concatenate(outer), staged.eliminated)
+    def _measure(self) -> tuple[Index, Array]:
+        staged = self.ledger.staged
+        chosen = np.delete(outer(staged.layout), staged.eliminated)  # theta comes first
         return chosen, np.maximum(np.abs(self.at.v[chosen]), staged.scale[chosen])
 
 
@@ -92,6 +89,11 @@ class StepControl(ABC):
     def mistakes(self, layout: Layout) -> list[str]:
         """Say what is wrong with using this step control for such a problem; empty if nothing is."""
         return []
+
+
+def outer(layout: Layout) -> Index:
+    """Return the positions of theta and the nodes in v."""
+    return np.concatenate([np.arange(layout.n_theta), *(chain.nodes.ravel() for chain in layout.chains)])
 
 
 def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
