@@ -152,6 +152,7 @@ class FitRun:
     strategies: list[str] = field(default_factory=list[str])
     tries: int = 0
     rough: float = 0.0
+    simulated: tuple[Posed, Array, StagedProblem] | None = None
 
     @property
     def remaining(self) -> float:

@@ -267,7 +267,7 @@ def never_above_start(run: FitRun, ended: SearchEnd, asked: Transcription, theta
     if not run.retry or best.ended or exact or tried or run.remaining <= 0:
         return ended
     with suppress(Stopped):
-        whole = _simulated(run.problem, asked, theta)
+        whole = _simulated(run, asked, theta)
         at, there = whole.evaluate(whole.start), best.linear
         if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
             there = whole.evaluate(best.theta)  # what does not join may cost anything
@@ -343,14 +343,22 @@ def _located(run: FitRun, asked: Transcription, theta: Array) -> tuple[Array, st
     return whole.layout.theta(solution.v).copy(), "Single shooting put events and data in order first."
 
 
-def _simulated(problem: Posed, transcription: Transcription, theta: Array) -> StagedProblem:
-    """Return the whole by the integrator that will verify the end, so that no other one has to be built."""
-    n_z = len(problem.posed.model.algebraic_states)
-    return SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z)).transcribe(problem, theta)
+def _simulated(run: FitRun, transcription: Transcription, theta: Array) -> StagedProblem:
+    """Return the whole from theta, transcribed once for a run.
+
+    That is single shooting where it is what searches; else by the integrator that will verify the end, so that no other
+    one has to be built.
+    """
+    known = run.simulated
+    if known is None or known[0] is not run.problem or not np.array_equal(known[1], theta):
+        n_z = len(run.problem.model.algebraic_states)
+        whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z))
+        known = run.simulated = run.problem, theta.copy(), whole.transcribe(run.problem, theta)
+    return known[2]
 
 
-def _already_fits(problem: Posed, transcription: Transcription, theta: Array) -> bool:
-    whole = _simulated(problem, transcription, theta)
+def _already_fits(run: FitRun, transcription: Transcription, theta: Array) -> bool:
+    whole = _simulated(run, transcription, theta)
     with suppress(Stopped):  # the solver will notice
         at = whole.evaluate(whole.start)
         return at.ok and not suspicious(whole, at)
@@ -377,10 +385,12 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     """Transcribe where the start says; a note says what was done otherwise."""
     problem = run.problem
     usable = is_one_of(transcription.states, "data", "smoothed")
-    if usable and has_states(transcription) and _already_fits(problem, transcription, theta):
+    if usable and has_states(transcription) and _already_fits(run, transcription, theta):
         near = with_states(transcription, "simulation")
         return SolveStaging(near, near.transcribe(problem, theta), words), ""
     staged = transcription.transcribe(problem, theta)
+    if isinstance(transcription, SingleShooting):
+        run.simulated = problem, theta.copy(), staged
     if not usable or not run.second_start or not every_state_measured(problem):
         return SolveStaging(transcription, staged, words), ""
 

@@ -179,8 +179,12 @@ class Posed:
     def priors(self, theta: Array) -> PriorRows:
         """Return the rows that all priors add to the cost, with their Jacobian by theta."""
         if not self.every_prior:
-            return PriorRows(np.empty(0), below([], theta.size), 0.0, np.empty(0, dtype=np.bool_))
+            return self._no_priors
         return prior_rows(self.every_prior, self.to_natural(theta), self.natural_slope(theta))
+
+    @cached_property
+    def _no_priors(self) -> PriorRows:
+        return PriorRows(np.empty(0), below([], len(self.quantities)), 0.0, np.empty(0, dtype=np.bool_))
 
     def related(self, theta: Array) -> tuple[Array, Array]:
         """Return what relations of quantities are worth (n_h,), and their derivatives by theta (n_h, n_theta)."""

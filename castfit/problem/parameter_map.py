@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 def natural_value(theta: Array, log: Mask) -> Array:
     """Convert search scale to natural values; what is too large for a number becomes infinite."""
+    if not log.any():
+        return theta.copy()
     with np.errstate(over="ignore"):
         return np.where(log, np.exp(np.where(log, theta, 0.0)), theta)
 

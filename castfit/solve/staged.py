@@ -245,6 +245,13 @@ class Layout:
         """Whether all measured rows share one unknown sigma; rows that only fill up are zero."""
         return self.n_groups == 1 and int(self.group_sizes[0]) == sum(int(c.row_mask.sum()) for c in self.chains)
 
+    @cached_property
+    def grouped(self) -> tuple[Index, tuple[Mask, ...]]:
+        """The groups of all rows that share an unknown sigma, chain by chain, and where these are, (K, n_r) each."""
+        places = tuple(chain.group >= 0 for chain in self.chains)
+        own = [chain.group[at] for chain, at in zip(self.chains, places, strict=True)]
+        return np.concatenate([np.empty(0, dtype=np.intp), *own]), places
+
     def of_rows(self, factors: Array) -> list[Array]:
         """Spread factors of the groups (n_groups,) over the rows, per chain what multiplies (K, n_r); 1 elsewhere."""
         if self._in_one_group:

@@ -233,8 +233,8 @@ def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceil
     surplus = sum(of.excess for of in values)
     if layout.n_groups == 0:
         return Profiled(values, np.empty(0), surplus, surplus)
-    group = np.concatenate([chain.group[chain.group >= 0] for chain in layout.chains])
-    r = np.concatenate([of.r[chain.group >= 0] for of, chain in zip(values, layout.chains, strict=True)])
+    group, places = layout.grouped
+    r = np.concatenate([of.r[at] for of, at in zip(values, places, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
         sigma, excess = likeliest_sigma(r, group, layout, floor, ceiling)
         standard = tuple(
@@ -246,8 +246,12 @@ def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceil
 def likeliest_sigma(r: Array, group: Index, layout: Layout, floor: Array, ceiling: Array) -> tuple[Array, float]:
     """Return the most likely sigma of each group (n_groups,) of rows r (n,), and what these cost."""
     largest = np.full(layout.n_groups, np.finfo(float).tiny)
-    np.maximum.at(largest, group, np.abs(r))
-    squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
+    if largest.size == 1:
+        largest = np.maximum(largest, np.abs(r).max(initial=0.0))
+        squares = np.sum((r / largest) ** 2)
+    else:
+        np.maximum.at(largest, group, np.abs(r))
+        squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
     sigma = np.clip(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor, ceiling)
     sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
     return sigma, float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
@@ -258,7 +262,7 @@ def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array)
     if layout.n_groups == 0:
         return jacobians
     with np.errstate(all="ignore"):
-        inverse = [np.atleast_2d(of)[..., None] for of in layout.of_rows(1.0 / sigma)]
+        inverse = [of if np.ndim(of) == 0 else of[..., None] for of in layout.of_rows(1.0 / sigma)]
         return tuple(
             replace(j, R_s=j.R_s * each, R_w=j.R_w * each, R_q=j.R_q * each)
             for j, each in zip(jacobians, inverse, strict=True)
