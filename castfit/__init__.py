@@ -4,87 +4,91 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from castfit import noise as noise
-from castfit import priors as priors
 from castfit._support.public_names import publish as _publish
+from castfit._support.public_names import published as _published
 from castfit._support.renamed import warn_renamed as _warn_renamed
 from castfit._support.status import CastfitError, InputError, Status
 from castfit._support.version import __version__ as __version__
 from castfit._support.views import provide as _provide
-from castfit.densities.noise.models import (
-    Cauchy,
-    Gaussian,
-    Huber,
-    Laplace,
-    Likelihood,
-    LogNormal,
-    NegativeBinomial,
-    Poisson,
-    SoftL1,
-    StudentT,
-)
-from castfit.densities.noise.unknown import unknown
-from castfit.densities.priors import Normal, lasso, tikhonov
-from castfit.drive.checkup.check import Checkup, doctor
-from castfit.drive.checkup.stiffness import Stiffness, stiffness
-from castfit.drive.model_comparison import LikelihoodRatio, ModelTable, compare_models, likelihood_ratio
-from castfit.drive.population.mixed_effects import mixed_effects
-from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.spec import Individual, Population
-from castfit.drive.search.compare.compare import compare
-from castfit.drive.search.compare.result import ComparisonResult
-from castfit.drive.search.incremental.incremental import incremental
-from castfit.drive.search.incremental.result import IncrementalResult
-from castfit.drive.search.multistart.multistart import multistart
-from castfit.drive.search.multistart.result import MultistartResult
-from castfit.drive.search.portfolio.portfolio import estimate
-from castfit.drive.search.portfolio.result import PortfolioResult
-from castfit.drive.search.scatter.result import ScatterResult
-from castfit.drive.search.scatter.scatter_search import scatter_search
-from castfit.drive.uncertainty.identifiability_study import IdentifiabilityStudy, identifiability
-from castfit.drive.uncertainty.prior_influence import PriorInfluence, prior_influence
-from castfit.drive.uncertainty.profile.contours import Contours, contours
-from castfit.drive.uncertainty.profile.predictions import OutputAt
-from castfit.drive.uncertainty.profile.profile import profile, profile_limits
-from castfit.drive.uncertainty.profile.result import Profile, Profiles
-from castfit.drive.uncertainty.refits.bootstrap import BootstrapResult, bootstrap
-from castfit.drive.uncertainty.refits.coverage import CoverageResult, coverage
-from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult, leave_out
-from castfit.drive.uncertainty.sample.result import SampleResult
-from castfit.drive.uncertainty.sample.sample import sample
-from castfit.experiment.events import Doses, Event
-from castfit.experiment.experiment import Experiment, consistent, free, relative
-from castfit.experiment.inputs import Input
-from castfit.experiment.long_tables import experiments_from
-from castfit.fit.fit import fit
-from castfit.fit.start.decomposition.search import Decomposed
-from castfit.fit.start.soft_start import SoftStart
-from castfit.integrate import IntegratorOptions
 from castfit.model import functions as _functions
-from castfit.model.delay import delay
 from castfit.model.functions import *  # noqa: F403 - the functions of symbols, all that the module lists
-from castfit.model.interval_outputs import interval_mean, per_interval, relative_to_first
-from castfit.model.model import Model, symbols
-from castfit.model.scaled_outputs import scaled
-from castfit.problem.constraints import along, at, between, conserved, monotone, quantity
-from castfit.problem.problem import Constraint, Parameter, Problem
-from castfit.result.block_matrix import BlockMatrix
-from castfit.result.confidence_region import Axis, ConfidenceRegion
-from castfit.result.estimate import Estimate
-from castfit.result.prior_from_result import prior_from as Prior
-from castfit.result.result import Result
-from castfit.simulate.simulate import SimulationError, simulate
-from castfit.simulate.steady_state import SteadyState, SteadyStateError, steady_state
-from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.ipopt import Ipopt
-from castfit.solve.solution import Iteration
-from castfit.solve.sqp import Sqp
-from castfit.transcribe.collocation import Collocation
-from castfit.transcribe.multiple_shooting import MultipleShooting
-from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
-    from castfit import petab, plots, problems, sbml
+    from castfit import noise, petab, plots, priors, problems, sbml
+    from castfit.densities.noise.models import (
+        Cauchy,
+        Gaussian,
+        Huber,
+        Laplace,
+        Likelihood,
+        LogNormal,
+        NegativeBinomial,
+        Poisson,
+        SoftL1,
+        StudentT,
+    )
+    from castfit.densities.noise.unknown import unknown
+    from castfit.densities.priors import Normal, lasso, tikhonov
+    from castfit.drive.checkup.check import Checkup, doctor
+    from castfit.drive.checkup.stiffness import Stiffness, stiffness
+    from castfit.drive.model_comparison import LikelihoodRatio, ModelTable, compare_models, likelihood_ratio
+    from castfit.drive.population.mixed_effects import mixed_effects
+    from castfit.drive.population.result import MixedEffectsResult
+    from castfit.drive.population.spec import Individual, Population
+    from castfit.drive.search.compare.compare import compare
+    from castfit.drive.search.compare.result import ComparisonResult
+    from castfit.drive.search.incremental.incremental import incremental
+    from castfit.drive.search.incremental.result import IncrementalResult
+    from castfit.drive.search.multistart.multistart import multistart
+    from castfit.drive.search.multistart.result import MultistartResult
+    from castfit.drive.search.portfolio.portfolio import estimate
+    from castfit.drive.search.portfolio.result import PortfolioResult
+    from castfit.drive.search.scatter.result import ScatterResult
+    from castfit.drive.search.scatter.scatter_search import scatter_search
+    from castfit.drive.uncertainty.identifiability_study import IdentifiabilityStudy, identifiability
+    from castfit.drive.uncertainty.prior_influence import PriorInfluence, prior_influence
+    from castfit.drive.uncertainty.profile.contours import Contours, contours
+    from castfit.drive.uncertainty.profile.predictions import OutputAt
+    from castfit.drive.uncertainty.profile.profile import profile, profile_limits
+    from castfit.drive.uncertainty.profile.result import Profile, Profiles
+    from castfit.drive.uncertainty.refits.bootstrap import BootstrapResult, bootstrap
+    from castfit.drive.uncertainty.refits.coverage import CoverageResult, coverage
+    from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult, leave_out
+    from castfit.drive.uncertainty.sample.result import SampleResult
+    from castfit.drive.uncertainty.sample.sample import sample
+    from castfit.experiment.events import Doses, Event
+    from castfit.experiment.experiment import Experiment, consistent, free, relative
+    from castfit.experiment.inputs import Input
+    from castfit.experiment.long_tables import experiments_from
+    from castfit.fit.fit import fit
+    from castfit.fit.start.decomposition.search import Decomposed
+    from castfit.fit.start.soft_start import SoftStart
+    from castfit.integrate.options import IntegratorOptions
+    from castfit.model.delay import delay
+    from castfit.model.interval_outputs import interval_mean, per_interval, relative_to_first
+    from castfit.model.model import Model, symbols
+    from castfit.model.scaled_outputs import scaled
+    from castfit.problem.constraints import along, at, between, conserved, monotone, quantity
+    from castfit.problem.problem import Constraint, Parameter, Problem
+    from castfit.result.block_matrix import BlockMatrix
+    from castfit.result.confidence_region import Axis, ConfidenceRegion
+    from castfit.result.estimate import Estimate
+    from castfit.result.prior_from_result import prior_from as Prior
+    from castfit.result.result import Result
+    from castfit.simulate.simulate import SimulationError, simulate
+    from castfit.simulate.steady_state import SteadyState, SteadyStateError, steady_state
+    from castfit.solve.gauss_newton import GaussNewton
+    from castfit.solve.ipopt import Ipopt
+    from castfit.solve.solution import Iteration
+    from castfit.solve.sqp import Sqp
+    from castfit.transcribe.collocation import Collocation
+    from castfit.transcribe.multiple_shooting import MultipleShooting
+    from castfit.transcribe.single_shooting import SingleShooting
+
+else:  # rooms called as functions are: loaded and forgotten now, so that no later import puts them in their place
+    from castfit import fit, simulate
+
+    del fit, simulate
 
 __all__ = [
     "Axis",
@@ -204,28 +208,161 @@ _RENAMED = {"check": "doctor", "table": "compare_models"}  # these go on for one
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what needs time and not everyone needs."""
-    # Not `from castfit import ...`, which asks here again.
-    if name == "petab":
-        import castfit.petab as petab
-
-        return petab
-    if name == "plots":
-        import castfit.plots as plots
-
-        return plots
-    if name == "problems":
-        import castfit.problems as problems
-
-        return problems
-    if name == "sbml":
-        import castfit.sbml as sbml
-
-        return sbml
+    """Import what is public on first use: all of it takes ten times as long as what one script needs."""
     if name in _RENAMED:
         _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
-        return globals()[_RENAMED[name]]
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+        return __getattr__(_RENAMED[name])
+    found = _door(name) or getattr(_home(name), name, None)
+    if found is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return globals().setdefault(name, _published(found, __name__, name))
+
+
+def _door(name: str) -> Any:
+    """Return a module of public names, or what has another name where it is defined."""
+    # Not `from castfit import ...`, which asks here again.
+    match name:
+        case "noise":
+            import castfit.noise as door
+        case "petab":
+            import castfit.petab as door
+        case "plots":
+            import castfit.plots as door
+        case "Prior":
+            from castfit.result.prior_from_result import prior_from as door
+        case "priors":
+            import castfit.priors as door
+        case "problems":
+            import castfit.problems as door
+        case "sbml":
+            import castfit.sbml as door
+        case _:
+            return None
+    return door
+
+
+def _home(name: str) -> Any:
+    """Return the module that defines a public name."""
+    match name:
+        case "Cauchy" | "Gaussian" | "Huber" | "Laplace" | "Likelihood":
+            from castfit.densities.noise import models as home
+        case "LogNormal" | "NegativeBinomial" | "Poisson" | "SoftL1" | "StudentT":
+            from castfit.densities.noise import models as home
+        case "unknown":
+            from castfit.densities.noise import unknown as home
+        case "Normal" | "lasso" | "tikhonov":
+            from castfit.densities import priors as home
+        case "Checkup" | "doctor":
+            from castfit.drive.checkup import check as home
+        case "Stiffness" | "stiffness":
+            from castfit.drive.checkup import stiffness as home
+        case "LikelihoodRatio" | "ModelTable" | "compare_models" | "likelihood_ratio":
+            from castfit.drive import model_comparison as home
+        case "mixed_effects":
+            from castfit.drive.population import mixed_effects as home
+        case "MixedEffectsResult":
+            from castfit.drive.population import result as home
+        case "Individual" | "Population":
+            from castfit.drive.population import spec as home
+        case "compare":
+            from castfit.drive.search.compare import compare as home
+        case "ComparisonResult":
+            from castfit.drive.search.compare import result as home
+        case "incremental":
+            from castfit.drive.search.incremental import incremental as home
+        case "IncrementalResult":
+            from castfit.drive.search.incremental import result as home
+        case "multistart":
+            from castfit.drive.search.multistart import multistart as home
+        case "MultistartResult":
+            from castfit.drive.search.multistart import result as home
+        case "estimate":
+            from castfit.drive.search.portfolio import portfolio as home
+        case "PortfolioResult":
+            from castfit.drive.search.portfolio import result as home
+        case "ScatterResult":
+            from castfit.drive.search.scatter import result as home
+        case "scatter_search":
+            from castfit.drive.search.scatter import scatter_search as home
+        case "IdentifiabilityStudy" | "identifiability":
+            from castfit.drive.uncertainty import identifiability_study as home
+        case "PriorInfluence" | "prior_influence":
+            from castfit.drive.uncertainty import prior_influence as home
+        case "Contours" | "contours":
+            from castfit.drive.uncertainty.profile import contours as home
+        case "OutputAt":
+            from castfit.drive.uncertainty.profile import predictions as home
+        case "profile" | "profile_limits":
+            from castfit.drive.uncertainty.profile import profile as home
+        case "Profile" | "Profiles":
+            from castfit.drive.uncertainty.profile import result as home
+        case "BootstrapResult" | "bootstrap":
+            from castfit.drive.uncertainty.refits import bootstrap as home
+        case "CoverageResult" | "coverage":
+            from castfit.drive.uncertainty.refits import coverage as home
+        case "LeaveOutResult" | "leave_out":
+            from castfit.drive.uncertainty.refits import leave_out as home
+        case "SampleResult":
+            from castfit.drive.uncertainty.sample import result as home
+        case "sample":
+            from castfit.drive.uncertainty.sample import sample as home
+        case "Doses" | "Event":
+            from castfit.experiment import events as home
+        case "Experiment" | "consistent" | "free" | "relative":
+            from castfit.experiment import experiment as home
+        case "Input":
+            from castfit.experiment import inputs as home
+        case "experiments_from":
+            from castfit.experiment import long_tables as home
+        case "fit":
+            from castfit.fit import fit as home
+        case "Decomposed":
+            from castfit.fit.start.decomposition import search as home
+        case "SoftStart":
+            from castfit.fit.start import soft_start as home
+        case "IntegratorOptions":
+            from castfit.integrate import options as home
+        case "delay":
+            from castfit.model import delay as home
+        case "interval_mean" | "per_interval" | "relative_to_first":
+            from castfit.model import interval_outputs as home
+        case "Model" | "symbols":
+            from castfit.model import model as home
+        case "scaled":
+            from castfit.model import scaled_outputs as home
+        case "along" | "at" | "between" | "conserved" | "monotone" | "quantity":
+            from castfit.problem import constraints as home
+        case "Constraint" | "Parameter" | "Problem":
+            from castfit.problem import problem as home
+        case "BlockMatrix":
+            from castfit.result import block_matrix as home
+        case "Axis" | "ConfidenceRegion":
+            from castfit.result import confidence_region as home
+        case "Estimate":
+            from castfit.result import estimate as home
+        case "Result":
+            from castfit.result import result as home
+        case "SimulationError" | "simulate":
+            from castfit.simulate import simulate as home
+        case "SteadyState" | "SteadyStateError" | "steady_state":
+            from castfit.simulate import steady_state as home
+        case "GaussNewton":
+            from castfit.solve import gauss_newton as home
+        case "Ipopt":
+            from castfit.solve import ipopt as home
+        case "Iteration":
+            from castfit.solve import solution as home
+        case "Sqp":
+            from castfit.solve import sqp as home
+        case "Collocation":
+            from castfit.transcribe import collocation as home
+        case "MultipleShooting":
+            from castfit.transcribe import multiple_shooting as home
+        case "SingleShooting":
+            from castfit.transcribe import single_shooting as home
+        case _:
+            return None
+    return home
 
 
 def __dir__() -> list[str]:
@@ -234,7 +371,11 @@ def __dir__() -> list[str]:
 
 
 class _Views:
-    """What shows results; no room below may import it, the root may."""
+    """All public names, and what shows results; no room below may import them, the root may."""
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {name: globals().get(name) or __getattr__(name) for name in __all__}
 
     @property
     def plots(self) -> Any:
@@ -262,4 +403,4 @@ class _Views:
 
 
 _provide(_Views())
-_publish(__name__, __all__, globals())
+_publish(__name__, ["CastfitError", "InputError", "Status"], globals())

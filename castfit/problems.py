@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import casadi as ca
 import numpy as np
-from scipy import special
+import scipy
 
 from castfit._support.arguments import text
 from castfit._support.casadi_functions import Buffered
@@ -88,7 +88,7 @@ class Reference:
             Relative distance within which the optimum is expected.
         """
         objective = float(np.sum(np.square(residuals)))
-        drop = float(special.chdtri(len(truth), 1e-4))
+        drop = float(scipy.special.chdtri(len(truth), 1e-4))
         source = "the parameters that the data were simulated with; chi2 is taken at them"
         return cls(dict(truth), objective, source, drop / objective, parameter_tolerance)
 

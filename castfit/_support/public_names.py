@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from castfit._support.arguments import Door
+
+T = TypeVar("T")
 
 _doors: dict[Any, Any] = {}  # by functions, and by themselves
 
 
-def publish(module: str, names: Iterable[str], found: MutableMapping[str, Any]) -> None:
-    """Give classes and functions of castfit the address of the module that exports them by these names.
+def public(module: str, name: str | None = None) -> Callable[[type[T]], type[T]]:
+    """Give a class, where it is defined, the address of the module that exports it, by its name or another one.
 
-    Error messages, pickles and the reference show it.  Impossible calls end in a sentence: functions have a
-    door that users alone go through, constructors and methods one of their own.
+    Error messages, pickles and the reference show it, also of objects whose class nobody has asked for by name.
     """
+    return lambda cls: published(cls, module, name or cls.__name__)
+
+
+def publish(module: str, names: Iterable[str], found: MutableMapping[str, Any]) -> None:
+    """Give classes and functions of castfit the address of the module that exports them by these names."""
     for name in names:
-        thing = found.get(name)
-        if not isinstance(thing, (type, FunctionType)) or not thing.__module__.startswith("castfit."):
-            continue
-        called = f"{module.replace('castfit', 'cf', 1)}.{name}"
-        if isinstance(thing, FunctionType):
-            found[name] = thing = _behind_door(thing, called)
-        else:
-            _with_doors(thing, called)
-        thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
+        if name in found:
+            found[name] = published(found[name], module, name)
+
+
+def published(thing: Any, module: str, name: str) -> Any:
+    """Return a class or a function of castfit with its public address; anything else as it is.
+
+    Impossible calls end in a sentence: functions have a door that users alone go through, constructors and methods
+    one of their own.
+    """
+    if not isinstance(thing, (type, FunctionType)) or not thing.__module__.startswith("castfit."):
+        return thing
+    called = f"{module.replace('castfit', 'cf', 1)}.{name}"
+    if isinstance(thing, FunctionType):
+        thing = _behind_door(thing, called)
+    else:
+        _with_doors(thing, called)
+    thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
+    return thing
 
 
 def _behind_door(function: FunctionType, name: str) -> Any:

@@ -18,5 +18,5 @@ def provide(found: Any) -> None:
 
 
 def views() -> Any:
-    """Return what the root of the package provides: `plots`, `reports`, `search_curves` and `profile_bands`."""
+    """Return what the root provides: `names`, `plots`, `reports`, `search_curves` and `profile_bands`."""
     return _provided[0]

@@ -23,9 +23,10 @@ from math import comb
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy import special
+import scipy
 
 from castfit._support.arguments import is_one_of, items, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
@@ -48,6 +49,7 @@ _AT_BOUND = 1e-6  # relative distance from a bound
 _CLEAR = 0.05
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelTable(Tabled):
@@ -210,6 +212,7 @@ def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, s
     return found
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class LikelihoodRatio:
@@ -400,12 +403,12 @@ def _probability(smaller: Result, larger: Result, T: float, d: int, b: int) -> t
         excess = max(smaller.chi2 - larger.chi2, 0.0) / larger.chi2 * larger.dof
 
         def tail(m: int) -> float:
-            return float(special.fdtrc(m, larger.dof, excess / m)) if m > 0 else float(excess <= 0.0)
+            return float(scipy.special.fdtrc(m, larger.dof, excess / m)) if m > 0 else float(excess <= 0.0)
 
     else:
 
         def tail(m: int) -> float:
-            return float(special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= 0.0)
+            return float(scipy.special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= 0.0)
 
     p = sum(comb(b, i) * 0.5**b * tail(d - i) for i in range(b + 1))
     return ("F" if exact else "chi2"), p

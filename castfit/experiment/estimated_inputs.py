@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+import scipy
 
 from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.bounds import bound_mistakes
@@ -150,8 +150,8 @@ class EstimatedInput:
         return np.asarray(self._spline(self.knots, 1), dtype=float)
 
     @cached_property
-    def _spline(self) -> CubicSpline:
-        return CubicSpline(self.knots, np.eye(self.knots.size))
+    def _spline(self) -> scipy.interpolate.CubicSpline:
+        return scipy.interpolate.CubicSpline(self.knots, np.eye(self.knots.size))
 
     @cached_property
     def roughness(self) -> Array:
@@ -166,7 +166,7 @@ class EstimatedInput:
         if self.kind != "cubic_spline":
             between = 0.5 * (h[1:] + h[:-1])
             return np.diff(np.diff(np.eye(n), axis=0) / h[:, None], axis=0) / np.sqrt(between)[:, None]
-        bend = np.asarray(CubicSpline(s, np.eye(n))(s, 2), dtype=float)  # linear between knots
+        bend = np.asarray(scipy.interpolate.CubicSpline(s, np.eye(n))(s, 2), dtype=float)  # linear between knots
         root = np.concatenate(  # of h/3 (a^2 + a b + b^2) between two knots: Simpson's rule is exact
             [np.sqrt(h / 6)[:, None] * bend[:-1], np.sqrt(h / 6)[:, None] * bend[1:],
              np.sqrt(h / 6)[:, None] * (bend[:-1] + bend[1:])]

@@ -19,6 +19,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, items, name_of, named, real, reals, text
 from castfit._support.pickling import Picklable
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.model.comparisons import is_condition
@@ -37,6 +38,7 @@ _MOST = 100_000  # doses; more are a mistake in the units of time
 _ROUNDING = 1e-9  # of an interval between doses
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, init=False)
 class Event(Picklable):
@@ -131,6 +133,7 @@ class Event(Picklable):
         vars(self).update(count=1 if when is None else count)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, init=False)
 class Doses(Picklable):

@@ -16,6 +16,7 @@ import numpy as np
 from castfit._support.arguments import named, real, reals, text
 from castfit._support.bounds import both_bounds, bound_mistakes
 from castfit._support.pickling import Picklable
+from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import InputError, check, suggest, unknown_names
 from castfit.densities.noise.density import Noise
@@ -178,6 +179,7 @@ Sigma = Union[float, Relative, Unknown, ca.SX, "Mapping[str, Any]", "ArrayLike",
 InitialValue = float | Free | Consistent | ca.SX
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class Experiment(Picklable):
     """Measured time courses under one set of conditions.

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy.interpolate import CubicSpline, PchipInterpolator, PPoly
+import scipy
 
 from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.bounds import both_bounds
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput
@@ -28,6 +29,56 @@ if TYPE_CHECKING:
 _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points
 
 
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Polynomials between breakpoints, as those of scipy.interpolate, whose import takes longer than a small fit.
+
+    x : (n,)
+        Breakpoints; the first and the last piece go on beyond them.
+    c : (degree + 1, n - 1, ...)
+        Coefficients about the left ends of the pieces, the highest power first.
+    """
+
+    x: Array
+    c: Array
+
+    @classmethod
+    def pchip(cls, x: Array, y: Array) -> Pieces:
+        """Interpolate y (n, ...) by cubics that keep its shape (Fritsch and Butland 1984, eq. 5)."""
+        h = np.diff(x).reshape(-1, *[1] * (y.ndim - 1))
+        m = np.diff(y, axis=0) / h
+        d = np.zeros_like(y)
+        if x.size == 2:
+            d[:] = m
+        else:
+            w1, w2 = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
+            monotone = (np.sign(m[1:]) == np.sign(m[:-1])) & (m[1:] != 0) & (m[:-1] != 0)
+            with np.errstate(all="ignore"):  # slopes of zero, or almost
+                mean = 1.0 / ((w1 / m[:-1] + w2 / m[1:]) / (w1 + w2))
+            d[1:-1] = np.where(monotone, mean, 0.0)
+            d[0], d[-1] = _end_slope(h[0], h[1], m[0], m[1]), _end_slope(h[-1], h[-2], m[-1], m[-2])
+        bend = (d[:-1] + d[1:] - 2 * m) / h
+        return cls(x, np.stack([bend / h, (m - d[:-1]) / h - bend, d[:-1], y[:-1]]))
+
+    def __call__(self, t: Array) -> Array:
+        """Evaluate at times t, of any shape."""
+        piece = np.clip(np.searchsorted(self.x, t, side="right") - 1, 0, self.x.size - 2)
+        s = np.reshape(t - self.x[piece], (*np.shape(t), *[1] * (self.c.ndim - 2)))
+        out, power = self.c[-1, piece], 1.0
+        for coefficient in self.c[-2::-1]:
+            power = power * s
+            out = out + coefficient[piece] * power
+        return out
+
+
+def _end_slope(h0: Array, h1: Array, m0: Array, m1: Array) -> Array:
+    """Return the slope at an end from a parabola through three points, bounded where it would not keep the shape."""
+    slope = ((2 * h0 + h1) * m0 - h0 * m1) / (h0 + h1)
+    bounded = np.where((np.sign(m0) != np.sign(m1)) & (np.abs(slope) > 3 * np.abs(m0)), 3 * m0, slope)
+    return np.where(np.sign(slope) == np.sign(m0), bounded, 0.0)
+
+
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Input:
@@ -203,13 +254,11 @@ class Input:
         return self.times[1:][np.diff(self.values) != 0.0] if self.kind == "piecewise_constant" else np.empty(0)
 
     @cached_property
-    def _polynomial(self) -> PPoly:
+    def _polynomial(self) -> Any:
         t, y = self.times, self.values
         if self.kind == "linear":
-            slopes = np.diff(y) / np.diff(t)
-            return PPoly(np.vstack([slopes, y[:-1]]), t)
-        with np.errstate(over="ignore"):  # slopes that are almost zero
-            return PchipInterpolator(t, y) if self.kind == "pchip" else CubicSpline(t, y)
+            return Pieces(t, np.stack([np.diff(y) / np.diff(t), y[:-1]]))
+        return Pieces.pchip(t, y) if self.kind == "pchip" else scipy.interpolate.CubicSpline(t, y)
 
     def __call__(self, t: ArrayLike) -> Array:
         """Evaluate at times t; piecewise constants are continuous from the right."""

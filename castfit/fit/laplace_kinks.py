@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import linalg, optimize
+import scipy
 
 from castfit._support.status import Status
 from castfit.densities.priors.distributions import PriorDistribution
@@ -200,7 +200,7 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     largest = np.max(np.abs(A), axis=0)
     unit = np.where(size > 0.0, size, np.where(largest > 0.0, largest, 1.0))[open_]
     L = _lower_root(curvature[np.ix_(open_, open_)] / unit[:, None] / unit)
-    c, Q = (linalg.solve_triangular(L, right / unit[:, None], lower=True) for right in (
+    c, Q = (scipy.linalg.solve_triangular(L, right / unit[:, None], lower=True) for right in (
         gradient[open_, None], A[:, open_].T))  # fmt: skip
     weight = np.array([1.0 / kink.prior.scale for kink in kinks])
     multiplier = weight * _dual(Q * weight, c[:, 0], u * weight, [kink.side for kink in kinks])
@@ -218,7 +218,7 @@ def _lower_root(H: Array) -> Array:
     """Return L (n, n), lower triangular, with L L^T = H but for a ridge; H may be indefinite by rounding."""
     values, vectors = np.linalg.eigh(H)
     roots = np.sqrt(np.maximum(values, 0.0) + _RIDGE)
-    return np.asarray(linalg.qr((vectors * roots).T, mode="r")[0], dtype=np.float64).T
+    return np.asarray(scipy.linalg.qr((vectors * roots).T, mode="r")[0], dtype=np.float64).T
 
 
 def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
@@ -233,7 +233,7 @@ def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
     free = lower < upper
     if free.any():
         left = target - square[:, ~free] @ x[~free]
-        x[free] = optimize.lsq_linear(square[:, free], left, (-1.0, 1.0), method="bvls", tol=1e-14).x
+        x[free] = scipy.optimize.lsq_linear(square[:, free], left, (-1.0, 1.0), method="bvls", tol=1e-14).x
     return x
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import linalg, optimize
+import scipy
 
 from castfit.fit.refinement import FitQuestion, RefinedFit
 from castfit.problem.problem import with_smoothness
@@ -139,13 +139,13 @@ class LocalModel:
         penalised = self.H + sum(np.exp(p) * (J.T @ J) for p, (_, J) in zip(rho.tolist(), self.rows, strict=True))
         values, vectors = np.linalg.eigh(0.5 * (penalised + penalised.T))  # rounding may make it indefinite
         floor = _RIDGE * values.max(initial=np.finfo(float).tiny)  # of nothing, where bounds hold everything
-        return np.asarray(linalg.qr((vectors * np.sqrt(np.maximum(values, floor))).T, mode="r")[0], dtype=float)
+        return np.asarray(scipy.linalg.qr((vectors * np.sqrt(np.maximum(values, floor))).T, mode="r")[0], dtype=float)
 
     def criterion(self, rho: Array) -> float:
         """Return V at log weights (n,), but for a constant."""
         root = self._root(rho)
         pull = self.g + sum(np.exp(p) * (J.T @ r) for p, (r, J) in zip(rho.tolist(), self.rows, strict=True))
-        step = -linalg.cho_solve((root, False), pull)
+        step = -scipy.linalg.cho_solve((root, False), pull)
         value = float(self.g @ step + 0.5 * step @ self.H @ step + np.sum(np.log(np.abs(np.diag(root)))))
         for p, (r, J) in zip(rho.tolist(), self.rows, strict=True):
             left = r + J @ step
@@ -157,7 +157,7 @@ class LocalModel:
         root = self._root(rho)
         out = np.empty(rho.size)
         for i, (p, (r, J)) in enumerate(zip(rho.tolist(), self.rows, strict=True)):
-            out[i] = r.size - np.exp(p) * float(np.sum(linalg.solve_triangular(root, J.T, trans="T") ** 2))
+            out[i] = r.size - np.exp(p) * float(np.sum(scipy.linalg.solve_triangular(root, J.T, trans="T") ** 2))
         return out
 
     def likeliest(self) -> Array:
@@ -187,7 +187,9 @@ class LocalModel:
         low, high = grid[max(j - 1, 0)], grid[min(j + 1, grid.size - 1)]
         if j in (0, grid.size - 1):
             return float(grid[j])
-        return float(optimize.minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-3}).x)
+        return float(
+            scipy.optimize.minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-3}).x
+        )
 
     def notes(self, rho: Array) -> list[str]:
         """Say of each input whether it is as smooth, or as free, as can be."""

@@ -37,8 +37,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
+import scipy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -208,8 +207,8 @@ def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     own = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
     indices = [j for of in own for j in of]
     begins = np.concatenate([[0], np.cumsum([len(of) for of in own])])
-    matrix: Any = csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
-    found = np.asarray(maximum_bipartite_matching(matrix, perm_type="column"))
+    matrix: Any = scipy.sparse.csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
+    found = np.asarray(scipy.sparse.csgraph.maximum_bipartite_matching(matrix, perm_type="column"))
     return None if (found < 0).any() else [*range(n_x), *(int(j) + n_x for j in found)]
 
 

@@ -16,6 +16,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.integrate.esdirk import elimination
@@ -34,6 +35,7 @@ _MOST_ELEMENTS = 100_000  # a second or more each time that a lane is integrated
 _CHEAP: WeakKeyDictionary[ca.Function, bool] = WeakKeyDictionary()
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class IntegratorOptions:

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
@@ -345,7 +345,7 @@ def _search(
         return _border(value, low, right, 0.0, lambda g: sign * g > 0)[1:]  # it leaves its sign as by a jump
     if sign * value(right) >= 0:  # integrated by itself this step ends before zero, by less than its errors
         return right, -sign
-    root: Any = brentq(value, low, right, xtol=_TINY * right)
+    root: Any = scipy.optimize.brentq(value, low, right, xtol=_TINY * right)
     return float(root), -sign
 
 

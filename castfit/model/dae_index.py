@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
-from scipy.sparse import csgraph, csr_matrix
+import scipy
 
 from castfit.model.expressions import pattern
 
@@ -45,7 +45,7 @@ class Parts:
 
 def unmatched_parts(contains: Mask) -> Parts:
     """Divide a pattern (n_equations, n_states), which equation contains which state."""
-    pairs: Any = csgraph.maximum_bipartite_matching(csr_matrix(contains), perm_type="column")
+    pairs: Any = scipy.sparse.csgraph.maximum_bipartite_matching(scipy.sparse.csr_matrix(contains), perm_type="column")
     state_of: list[int] = [int(j) for j in pairs]  # of each equation; -1 if it is left over
     equation_of = {j: i for i, j in enumerate(state_of) if j >= 0}
     loose = [i for i, j in enumerate(state_of) if j < 0]

@@ -18,6 +18,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import items, named, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import check, suggest, unknown_names
 from castfit._support.views import views
@@ -101,6 +102,7 @@ def _outputs(expressions: Sequence[ca.SX]) -> list[str]:
     return [f"o{i}" for i in range(len(expressions))]
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Model:
     """An ODE/DAE model with named states, parameters, inputs and outputs.

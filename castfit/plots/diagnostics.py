@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from castfit.plots._canvas import (
     Axes,
@@ -132,7 +132,7 @@ def _quantiles(axes: Axes, r: Array) -> None:
     """Plot sorted residuals against those that a normal distribution has."""
     if r.size == 0:
         return
-    expected = special.ndtri((np.arange(1, r.size + 1) - 0.375) / (r.size + 0.25))  # Blom 1958
+    expected = scipy.special.ndtri((np.arange(1, r.size + 1) - 0.375) / (r.size + 0.25))  # Blom 1958
     ends = np.array([expected[0], expected[-1]])
     axes.plot(ends, ends, color=SOFT, linewidth=0.8)
     axes.plot(expected, np.sort(r), "o", color=INK, markersize=2.5, markeredgewidth=0)

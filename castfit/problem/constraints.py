@@ -20,6 +20,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
 from castfit._support.pickling import Picklable
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 
@@ -35,6 +36,7 @@ _NO_RELATION = (ca.OP_NE, ca.OP_AND, ca.OP_OR, ca.OP_NOT)
 _CHAIN = "a chain such as 0 <= x <= 1 is lost in Python before castfit sees it: write cf.between(0, x, 1)"
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Constraint(Picklable):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
-from scipy.optimize import linprog
+import scipy
 
 from castfit.problem.constraint_compilation import Relation
 
@@ -127,7 +127,7 @@ def _solve(linear: _Linear, rows: Sequence[int], cost: Array, lower: Array, uppe
     A, low, high = linear.A[chosen], linear.lower[chosen], linear.upper[chosen]
     equal = low == high
     above, below = np.isfinite(high) & ~equal, np.isfinite(low) & ~equal
-    program: Any = linprog
+    program: Any = scipy.optimize.linprog
     return program(
         cost,
         A_ub=np.vstack([A[above], -A[below]]),

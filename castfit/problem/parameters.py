@@ -10,6 +10,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.bounds import both_bounds
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from castfit.model.model import Model
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, init=False)
 class Parameter:

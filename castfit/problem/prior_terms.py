@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
-from scipy import linalg
+import scipy
 
 from castfit._support.status import suggest
 from castfit.densities.priors import (
@@ -111,7 +111,7 @@ def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
             continue
         if entry.towards == "equal":
             k = len(meant)
-            root = linalg.helmert(k) / deviation  # root^T root = (1 - ones / k) weight, in k - 1 rows
+            root = scipy.linalg.helmert(k) / deviation  # root^T root = (1 - ones / k) weight, in k - 1 rows
             log = np.full(k, entry.on == "log", dtype=np.bool_)
             at = np.array(meant, dtype=np.intp)
             yield Joint(entry.label, at, log, np.zeros(k), root, np.zeros(k - 1), 0.0, n)

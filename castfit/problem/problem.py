@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from castfit._support.arguments import is_one_of, items, named, reals, text
+from castfit._support.public_names import public
 from castfit._support.status import check, unknown_names
 from castfit._support.views import views
 from castfit.densities.noise.models import LOSSES
@@ -67,6 +68,7 @@ def _of_posed(name: str, doc: str = "") -> Any:
     return property(lambda self: getattr(self.posed, name), doc=doc or getattr(Posed, name).__doc__)
 
 
+@public("castfit")
 class Problem:
     """An estimation problem.
 

@@ -22,6 +22,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from castfit._support.arrays import Array, Index, Mask
+from castfit._support.public_names import public
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, check, suggest
 
@@ -29,6 +30,7 @@ LARGEST = 3000
 """Quantities up to which a matrix is written out: 72 megabytes."""
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockMatrix(NDArrayOperatorsMixin):
     """A symmetric matrix (n, n) over quantities, in blocks of experiments.

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
+import scipy
 
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
@@ -48,6 +49,7 @@ _ENDS = (4, 5)  # how many of many axes are printed, best and worst
 _ZERO = 1e-10  # a singular value below this part of the largest is a combination that constraints hold
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class Axis:
@@ -97,6 +99,7 @@ class Axis:
         return self.sentence
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class ConfidenceRegion:
@@ -391,8 +394,8 @@ def _radius(level: float, rank: int, dof: float) -> float:
     if rank == 0 or dof <= 0:
         return np.nan
     if np.isinf(dof):
-        return float(np.sqrt(special.chdtri(rank, 1.0 - level)))
-    return float(np.sqrt(rank * special.fdtri(rank, dof, level)))
+        return float(np.sqrt(scipy.special.chdtri(rank, 1.0 - level)))
+    return float(np.sqrt(rank * scipy.special.fdtri(rank, dof, level)))
 
 
 def _magnitudes(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from scipy import linalg, optimize, sparse, special
+import scipy
 
 from castfit.result.fisher_information import (
     NEGLIGIBLE,
@@ -282,7 +282,7 @@ class _Blocks:
         if self._few:
             return rows.dense[chosen]
         places, values = rows.places
-        matrix = sparse.csr_array((values, places), shape=(rows.height, rows.width))[np.flatnonzero(chosen)]
+        matrix = scipy.sparse.csr_array((values, places), shape=(rows.height, rows.width))[np.flatnonzero(chosen)]
         return cast("Array", matrix)
 
 
@@ -353,7 +353,7 @@ def _compact(root: Array, more: Array) -> Array:
     size = np.sqrt(np.maximum(np.diag(more), 0.0))
     S, V = np.linalg.eigh(more / np.outer(positive(size), positive(size)))
     both = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
-    triangular = np.asarray(linalg.qr(both.T, mode="r")[0], dtype=float)
+    triangular = np.asarray(scipy.linalg.qr(both.T, mode="r")[0], dtype=float)
     return triangular[: root.shape[0]].T
 
 
@@ -602,7 +602,7 @@ def _path_rows(
     gradient = condensed.rows.transposed(condensed.u)[every] / d @ Z
     outward = np.where(below[near], -1.0, 1.0)[:, None] * C / d @ Z
     outward /= positive(np.linalg.norm(outward, axis=1))[:, None]
-    pressure, _ = optimize.nnls(outward.T, -gradient)
+    pressure, _ = scipy.optimize.nnls(outward.T, -gradient)
     holding = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
     return np.sort(np.concatenate([np.flatnonzero(equal), near[holding]]))
 
@@ -621,7 +621,7 @@ def quantile(level: float, dof: float) -> float:
         return np.nan
     upper = 0.5 + level / 2
     # scipy.special rather than scipy.stats, whose import alone takes a quarter of castfit's.
-    return float(special.ndtri(upper) if np.isinf(dof) else special.stdtrit(dof, upper))
+    return float(scipy.special.ndtri(upper) if np.isinf(dof) else scipy.special.stdtrit(dof, upper))
 
 
 def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed_attribute
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+@public("castfit")
 class Estimate(float):
     """An estimated value: a number like any other, which also knows how well it is known.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
@@ -125,8 +125,8 @@ def _of_unit_length(Z: Array, metric: Array) -> Array:
     """Return a basis of the same space in which y^T metric y is the square length of a direction y."""
     if not Z.shape[1]:
         return Z
-    G = linalg.cholesky(Z.T @ metric @ Z)
-    return np.asarray(linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
+    G = scipy.linalg.cholesky(Z.T @ metric @ Z)
+    return np.asarray(scipy.linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
 
 
 def takes_part(N: Array) -> Mask:
@@ -156,8 +156,8 @@ def sparse_basis(N: Array) -> Array:
     k = N.shape[1]
     if k == 0:
         return N.T
-    pivots = linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
-    rows = linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
+    pivots = scipy.linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
+    rows = scipy.linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
     rows[np.abs(rows) < 0.1 * PARTICIPATION] = 0.0
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows * np.sign(rows[np.arange(k), np.argmax(rows != 0.0, axis=1)])[:, None]  # first entry positive

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
+import scipy
 
 from castfit._support.reprs import one_line
 from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
@@ -108,7 +108,7 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
     unexplained = {name: _unexplained(group) for name, group in of.items()}
     runs = {name: signs([s.residuals for s in group]).p_value for name, group in of.items()}
     judged = absolute_sigma and dof > 0
-    p_value = float(special.chdtrc(dof, chi2)) if judged else np.nan
+    p_value = float(scipy.special.chdtrc(dof, chi2)) if judged else np.nan
     if dof <= 0:
         described, said = True, "With no degrees of freedom left, the data cannot contradict the model."
     elif absolute_sigma:
@@ -134,7 +134,7 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
     if claim == SHOWN:
         remedy = "The model lacks something, other starts may be better, or sigma is too small."
         return True, f"The residuals are larger than sigma says: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
-    if grade(float(special.chdtr(dof, chi2))) == SHOWN:
+    if grade(float(scipy.special.chdtr(dof, chi2))) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         much = f"about {factor:.2g} times too large" if np.isfinite(factor) else "too large"
         return True, f"The residuals are smaller than sigma says: {ratio}. Sigma seems {much}, the standard errors too."
@@ -153,7 +153,7 @@ def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> 
     left = f"{100 * known[worst]:.3g} % of the variance of {worst} unexplained"
     if known[worst] > 1.0:
         rest, constant = dof * n[worst] / sum(n.values()), n[worst] - 1  # degrees of freedom of model and constant
-        if dof and grade(float(special.fdtrc(rest, constant, known[worst] * constant / rest))) != SHOWN:
+        if dof and grade(float(scipy.special.fdtrc(rest, constant, known[worst] * constant / rest))) != SHOWN:
             return True, f"The data of {worst} vary too little between experiments to judge the model by."
         return False, f"The model does not describe the data: it leaves {left}. Other starts may be better."
     return True, f"The model leaves {left}{', most of it' if known[worst] > _MOST else ''}."

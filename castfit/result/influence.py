@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
+import scipy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     if rank < 1 or not dof > 0:
         limit = np.inf
     else:
-        limit = special.chdtri(rank, 0.5) / rank if np.isinf(dof) else special.fdtri(rank, dof, 0.5)
+        limit = scipy.special.chdtri(rank, 0.5) / rank if np.isinf(dof) else scipy.special.fdtri(rank, dof, 0.5)
     return Influence(h, distance, shifts, float(limit))
 
 

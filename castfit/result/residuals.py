@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -170,7 +170,7 @@ def runs(series: Sequence[Array]) -> Figure:
     if pairs < FEWEST - 1:
         return UNTESTED
     changes = sum(int(np.count_nonzero(np.diff(np.sign(r)))) for r in series)
-    return Figure(changes / pairs, float(special.bdtr(changes, pairs, 0.5)))
+    return Figure(changes / pairs, float(scipy.special.bdtr(changes, pairs, 0.5)))
 
 
 def grade(p_value: float) -> str:

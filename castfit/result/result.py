@@ -16,6 +16,7 @@ import numpy as np
 from castfit._support.arguments import is_count, is_one_of, option_mistakes, real, rng_mistakes, text
 from castfit._support.arrays import Array, Mask
 from castfit._support.json_codec import plain, rebuilt_fields, restored
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.reprs import listed, one_line
 from castfit._support.status import InputError, Status, check, suggest
@@ -61,6 +62,7 @@ _MANY = 12  # experiments up to which each has a row of its own in tables
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Result:
     """What a fit found; the same from every transcription and solver.

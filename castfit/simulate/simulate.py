@@ -17,6 +17,7 @@ import numpy as np
 from castfit._support.arguments import named, real, reals, text
 from castfit._support.arrays import Array
 from castfit._support.casadi_functions import Built
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import CastfitError, InputError, check, suggest
 from castfit.experiment.events import read_events, up_to
@@ -55,6 +56,7 @@ _TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
 Times = Union["ArrayLike", "Mapping[str, ArrayLike]", None]
 
 
+@public("castfit")
 class SimulationError(CastfitError):
     """The integration of an experiment stopped; the message says where, in which state, and what to try.
 

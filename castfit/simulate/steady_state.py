@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._support.arguments import named, real, text
 from castfit._support.blas_threads import one_blas_thread
+from castfit._support.public_names import public
 from castfit._support.status import CastfitError, check
 from castfit._support.text_tables import aligned
 from castfit.experiment.experiment import Free, SteadyStart, as_input, own_parameter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
 
 
+@public("castfit")
 class SteadyStateError(CastfitError):
     """There is no steady state, or none was found; the message says what the model does instead.
 
@@ -41,6 +43,7 @@ class SteadyStateError(CastfitError):
     """
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class SteadyState:
     """Where a model comes to rest.

@@ -34,8 +34,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy import linalg, sparse
-from scipy.sparse.linalg import splu
+import scipy
 
 from castfit._support.sparse_rows import SparseRows
 from castfit.solve.block_pivoting import boxed, with_held
@@ -401,13 +400,13 @@ def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows
         np.add.at(S, (K.row, K.column), K.entry)
         for at, block in zip(columns, blocks, strict=True):
             S[np.ix_(at, at)] += block
-        return linalg.cho_solve(linalg.cho_factor(S), b) if n else b
+        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(S), b) if n else b
     row = np.concatenate([np.arange(n), K.row, *(np.repeat(at, at.size) for at in columns)])
     column = np.concatenate([np.arange(n), K.column, *(np.tile(at, at.size) for at in columns)])
     entry = np.concatenate([diagonal, K.entry, *(block.ravel() for block in blocks)])
-    matrix = sparse.csc_array((entry, (row, column)), shape=(n, n))
+    matrix = scipy.sparse.csc_array((entry, (row, column)), shape=(n, n))
     try:
-        factors: Any = splu(matrix, "MMD_AT_PLUS_A", 0.0, options={"SymmetricMode": True})
+        factors: Any = scipy.sparse.linalg.splu(matrix, "MMD_AT_PLUS_A", 0.0, options={"SymmetricMode": True})
     except RuntimeError as error:  # exactly singular
         raise np.linalg.LinAlgError(str(error)) from None
     if not (np.array_equal(factors.perm_r, factors.perm_c) and (factors.U.diagonal() > 0.0).all()):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from castfit.solve.arrow import Arrow, Compressed, OwnFactors
 from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq, column_scale, split
@@ -92,8 +92,8 @@ def hold(given: Compressed, fixed: Mask, pinned: Array, threshold: float) -> Hol
     Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
     directions = np.empty((arrow.n_b, 0))
     if Z.shape[1]:
-        G = np.asarray(linalg.cholesky(Z.T @ factors.metric @ Z), dtype=float)
-        unit = np.asarray(linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
+        G = np.asarray(scipy.linalg.cholesky(Z.T @ factors.metric @ Z), dtype=float)
+        unit = np.asarray(scipy.linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
         _, w, Vt = np.linalg.svd(factors.border[:, :-1] @ unit)
         w = np.append(w, np.zeros(Z.shape[1] - w.size))
         least = min(least, float(w.min()))

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy.linalg import lapack
+import scipy
 
 from castfit.solve.bounded_lsq import bounded_lsq
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask, Signs
 
 
-_LAPACK: Any = lapack
+_LAPACK: Any = scipy.linalg.lapack
 _POSV = _LAPACK.dposv
 _ROUNDS = 6
 _PATIENCE = 3  # rounds in which the number of wrong variables need not fall

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
@@ -50,6 +51,7 @@ _AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class GaussNewton:

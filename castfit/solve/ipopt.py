@@ -30,6 +30,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, named, option_mistakes
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.silence import Capture, captured, released
 from castfit._support.sparse_rows import sparse_rows
@@ -122,6 +123,7 @@ _NEAR = 10.0  # factor on sigma from which profiling takes over
 _WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class Ipopt:

@@ -14,14 +14,14 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy.linalg import lapack
+import scipy
 
 from castfit._support.sparse_rows import SparseRows, sparse_rows
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
 
-_LAPACK: Any = lapack
+_LAPACK: Any = scipy.linalg.lapack
 _GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
 _GETRF, _GETRS = _LAPACK.dgetrf, _LAPACK.dgetrs
 

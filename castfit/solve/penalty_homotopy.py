@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from castfit._support.arrays import Array
 from castfit._support.sparse_rows import sparse_rows
@@ -259,7 +259,7 @@ class NormalEquations:
                 blocks.append(part.theta - border.T @ found[:, :-1])
                 b[chain.theta] += part.shift_theta - border.T @ found[:, -1]
             step_theta = solve_arrow(columns, blocks, held_theta, extra[:n_theta], b)
-        except (linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+        except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
             return None
         dv = np.zeros(layout.n_v)
         dv[:n_theta] = step_theta
@@ -336,4 +336,4 @@ def _solve_nodes(part: _Reduced, right: Array) -> Array:
                 band[i - j, j::n] = part.diagonal[:, i, j]
             band[n + i - j, j::n][: K - 1] = part.below[:, i, j]
     sides = np.concatenate([part.border, (right + part.shift)[:, :, None]], axis=2).reshape(K * n, n_q + 1)
-    return linalg.cho_solve_banded((linalg.cholesky_banded(band, lower=True), True), sides)
+    return scipy.linalg.cho_solve_banded((scipy.linalg.cholesky_banded(band, lower=True), True), sides)

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import chdtri
+import scipy
 
 from castfit.solve.staged import rows_in_units
 
@@ -84,7 +84,7 @@ def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
 def large_square(n: int) -> float:
     """Return the mean square of n residuals, in known standard deviations, above which they are no noise."""
     least, most = LARGE_SQUARE
-    return float(np.clip(chdtri(n, CHANCE) / n, least, most))
+    return float(np.clip(scipy.special.chdtri(n, CHANCE) / n, least, most))
 
 
 def _by_median(squares: Array) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.time_limit import Stopped, look, unwatched
 from castfit.solve.staged import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _NOTHING = (np.inf, np.inf)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class Iteration:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Stopped, watched
@@ -43,6 +44,7 @@ _REGULARISATION = 1e-9
 """As `GaussNewton.regularisation`."""
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class Sqp:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
@@ -39,6 +40,7 @@ _NEAR = 1e-3  # of an element: no boundary is needed so near to data
 _FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class Collocation:

@@ -27,7 +27,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import roots_jacobi
+import scipy
 
 from castfit._support.status import check, suggest
 from castfit.integrate import shift_cubics
@@ -109,7 +109,7 @@ def _gauss(n: int) -> tuple[Array, Array]:
 
 def _radau_points(n: int) -> Array:
     """Right Radau points on [0, 1]: 1, and the zeros of the polynomial orthogonal under the weight 1 - tau."""
-    inner = roots_jacobi(n - 1, 1.0, 0.0)[0] if n > 1 else np.empty(0)
+    inner = scipy.special.roots_jacobi(n - 1, 1.0, 0.0)[0] if n > 1 else np.empty(0)
     return np.concatenate([0.5 * (1.0 + inner), [1.0]])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from castfit.solve.staged import StagedProblem
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class SingleShooting:

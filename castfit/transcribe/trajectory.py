@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
-from scipy.interpolate import PchipInterpolator, make_smoothing_spline
+import scipy
 
 from castfit._support.arguments import is_one_of, named, reals, text
 from castfit._support.casadi_functions import Built
 from castfit._support.status import check, suggest
 from castfit._support.time_limit import Stopped
-from castfit.experiment.inputs import Input
+from castfit.experiment.inputs import Input, Pieces
 from castfit.integrate import IntegratorOptions, rounding
 from castfit.integrate.lanes import merge
 from castfit.integrate.trajectories import IntegrationCase, as_measured, march, units_of
@@ -294,10 +294,10 @@ def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> t
     if smooth and times.size >= 5:
         weight = total / total.mean()
         try:
-            mean = np.asarray(make_smoothing_spline(times, mean, w=weight)(times), dtype=float)
+            mean = np.asarray(scipy.interpolate.make_smoothing_spline(times, mean, w=weight)(times), dtype=float)
         except (ValueError, np.linalg.LinAlgError):  # times that span decades: smooth over their ranks
             ranks = np.arange(times.size, dtype=float)
-            mean = np.asarray(make_smoothing_spline(ranks, mean, w=weight)(ranks), dtype=float)
+            mean = np.asarray(scipy.interpolate.make_smoothing_spline(ranks, mean, w=weight)(ranks), dtype=float)
     return times, mean
 
 
@@ -395,6 +395,5 @@ def _interpolate(t: Array, y: Array, at: Array, *, after: bool = False) -> Array
         if t[own].size == 1:
             out[here] = y[own]
             continue
-        with np.errstate(over="ignore"):  # slopes that are almost zero
-            out[here] = PchipInterpolator(t[own], y[own], axis=0)(at[here])
+        out[here] = Pieces.pchip(t[own], y[own])(at[here])
     return out

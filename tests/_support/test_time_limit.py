@@ -103,6 +103,7 @@ from tests.builders import lotka_volterra
 transcription = {"single": cf.SingleShooting(), "multiple": cf.MultipleShooting(7), "collocation": cf.Collocation()}
 solver = {"gn": cf.GaussNewton(), "ipopt": cf.Ipopt()}
 delays = [float(d) for d in sys.argv[3:]]
+cf.fit  # imported before anybody presses Ctrl-C
 for delay in delays:
     problem = lotka_volterra()  # built anew, so that functions are built within the fit
     sent, result, where = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)), None, "before"

@@ -84,7 +84,7 @@ def wrong_arguments(call: ast.Call, called: Any) -> Iterator[str]:
         yield from (f"no argument {k.arg!r}" for k in call.keywords if k.arg and k.arg not in names)
     if isinstance(called, type) and call.args + call.keywords and is_plain(call):
         try:
-            made = eval(ast.unparse(call), {**vars(cf), **ELSEWHERE})
+            made = eval(ast.unparse(call), {**{name: getattr(cf, name) for name in cf.__all__}, **ELSEWHERE})
             yield from made.mistakes() if hasattr(made, "mistakes") and needs_nothing(made.mistakes) else []
         except (TypeError, cf.InputError) as error:
             yield str(error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import casadi as ca
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs
 from castfit.densities.noise.special import log1p_ratio, log_gamma, log_rising
@@ -43,6 +44,7 @@ class _Counts(Noise):
         return True
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Poisson(_Counts):
@@ -99,6 +101,7 @@ class Poisson(_Counts):
         return rng.poisson(_counted(mean)).astype(float)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(_Counts):

@@ -30,6 +30,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, real, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
 from castfit.densities.noise.special import normal_tail
@@ -154,6 +155,7 @@ class _Normal(Noise):
         return mistakes
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Gaussian(_Normal):
@@ -195,6 +197,7 @@ class Gaussian(_Normal):
         return ca.SX(0)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class LogNormal(_Normal):

@@ -23,6 +23,7 @@ import numpy as np
 
 from castfit._support.arguments import text
 from castfit._support.graphs import rewritten
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.densities.noise.density import KINK, Density, Noise
@@ -42,6 +43,7 @@ class _CostGraph:
         return ca.SX(self.function.call([prediction, datum, *(ca.SX.sym(n) for n in self.names)])[0])
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, init=False)
 class Likelihood(Noise):

@@ -22,6 +22,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import real, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.densities.noise.density import KINK, Density, Noise, lower_triangular, pairs, positive, secant
@@ -110,6 +111,7 @@ def _line(f: float, end: float) -> tuple[Array, Array]:
     return f * np.sinh(u), f * np.cosh(u) * (u[1] - u[0])
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class StudentT(HeavyTailed):
@@ -165,6 +167,7 @@ class StudentT(HeavyTailed):
         return scale * rng.standard_t(self.df, scale.shape)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Laplace(HeavyTailed):
@@ -246,6 +249,7 @@ class _Loss(HeavyTailed):
         return [] if ok else [f"f_scale is {text(self.f_scale)}; give a positive number of standard deviations"]
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Huber(_Loss):
@@ -310,6 +314,7 @@ class Huber(_Loss):
         return scale * np.where(inside, within, beyond)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class SoftL1(_Loss):
@@ -364,6 +369,7 @@ class SoftL1(_Loss):
         return scale * np.sqrt(variance) * rng.standard_normal(scale.shape)
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Cauchy(_Loss):

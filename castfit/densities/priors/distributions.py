@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, fields
 from math import exp, inf, isfinite, isnan, lgamma, log, pi, sqrt
 from typing import Any
 
-from scipy import special
+import scipy
 
 from castfit._support.arguments import is_one_of, real, text
+from castfit._support.public_names import public
 
 __all__ = ["Beta", "Gamma", "LogNormalPrior", "Normal", "PriorDistribution", "Truncated", "UniformPrior"]
 
@@ -48,6 +49,7 @@ class PriorRow:
 _IMPOSSIBLE = PriorRow(inf, inf, inf)
 
 
+@public("castfit.priors")
 @dataclass(frozen=True, repr=False)
 class PriorDistribution(ABC):
     """A prior distribution of one number.
@@ -188,6 +190,7 @@ def is_positive(given: Any) -> bool:
     return is_finite(given) and float(given) > 0.0
 
 
+@public("castfit")
 @dataclass(frozen=True, repr=False)
 class Normal(ScaledPrior):
     """A normal prior; it adds the residual (x - mean) / deviation.
@@ -218,10 +221,10 @@ class Normal(ScaledPrior):
         return PriorRow(r, 1.0 / self.deviation, 0.5 * r * r)
 
     def _cdf(self, z: float) -> float:
-        return special.ndtr((z - self.mean) / self.deviation)
+        return scipy.special.ndtr((z - self.mean) / self.deviation)
 
     def _ppf(self, u: float) -> float:
-        return self.mean + self.deviation * special.ndtri(u)
+        return self.mean + self.deviation * scipy.special.ndtri(u)
 
     @property
     def constant(self) -> float:
@@ -234,6 +237,7 @@ class Normal(ScaledPrior):
         return [*(["give Normal(mean, deviation), deviation positive"] if wrong else []), *self.on_mistakes()]
 
 
+@public("castfit.priors", "LogNormal")
 @dataclass(frozen=True, repr=False)
 class LogNormalPrior(PriorDistribution):
     """The prior of a positive value whose natural logarithm is normally distributed; a density of the value.
@@ -265,11 +269,11 @@ class LogNormalPrior(PriorDistribution):
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
-        return float(special.ndtr((log(x) - self.mean) / self.deviation)) if x > 0.0 else 0.0
+        return float(scipy.special.ndtr((log(x) - self.mean) / self.deviation)) if x > 0.0 else 0.0
 
     def ppf(self, u: float) -> float:
         """Return the natural value below which another one is with probability u."""
-        return _exp(self.mean + self.deviation * float(special.ndtri(u)))
+        return _exp(self.mean + self.deviation * float(scipy.special.ndtri(u)))
 
     @property
     def constant(self) -> float:
@@ -287,6 +291,7 @@ class LogNormalPrior(PriorDistribution):
         return [] if right else ["give LogNormal(mean, deviation) of the logarithm, deviation positive"]
 
 
+@public("castfit.priors", "Uniform")
 @dataclass(frozen=True, repr=False)
 class UniformPrior(ScaledPrior):
     """All values between two are equally probable, others impossible: bounds of the quantity.
@@ -348,6 +353,7 @@ class UniformPrior(ScaledPrior):
         ]
 
 
+@public("castfit.priors")
 @dataclass(frozen=True, repr=False)
 class Gamma(PriorDistribution):
     """The gamma distribution of a positive value, with mean ``shape * scale`` and mode ``(shape - 1) * scale``.
@@ -386,11 +392,11 @@ class Gamma(PriorDistribution):
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
-        return float(special.gammainc(self.shape, max(x, 0.0) / self.scale))
+        return float(scipy.special.gammainc(self.shape, max(x, 0.0) / self.scale))
 
     def ppf(self, u: float) -> float:
         """Return the natural value below which another one is with probability u."""
-        return self.scale * float(special.gammaincinv(self.shape, u))
+        return self.scale * float(scipy.special.gammaincinv(self.shape, u))
 
     @property
     def constant(self) -> float:
@@ -415,6 +421,7 @@ class Gamma(PriorDistribution):
         return [] if right else [remedy]
 
 
+@public("castfit.priors")
 @dataclass(frozen=True, repr=False)
 class Beta(PriorDistribution):
     """The beta distribution of a value between two others, such as a fraction.
@@ -458,18 +465,18 @@ class Beta(PriorDistribution):
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
         u = (x - self.lower) / (self.upper - self.lower)
-        return float(special.betainc(self.a, self.b, min(max(u, 0.0), 1.0)))
+        return float(scipy.special.betainc(self.a, self.b, min(max(u, 0.0), 1.0)))
 
     def ppf(self, u: float) -> float:
         """Return the natural value below which another one is with probability u."""
-        return self.lower + (self.upper - self.lower) * float(special.betaincinv(self.a, self.b, u))
+        return self.lower + (self.upper - self.lower) * float(scipy.special.betaincinv(self.a, self.b, u))
 
     @property
     def constant(self) -> float:
         """-log p at the mode."""
         a, b = self.a - 1.0, self.b - 1.0
         at_mode = sum(power * log(power / (a + b)) for power in (a, b) if power > 0.0)
-        return float(special.betaln(self.a, self.b)) + log(self.upper - self.lower) - at_mode
+        return float(scipy.special.betaln(self.a, self.b)) + log(self.upper - self.lower) - at_mode
 
     @property
     def support(self) -> tuple[float, float]:
@@ -494,6 +501,7 @@ def _below(power: float, u: float, total: float) -> float:
     return -power * log(u * total / power) if power > 0.0 else 0.0
 
 
+@public("castfit.priors")
 @dataclass(frozen=True, repr=False)
 class Truncated(PriorDistribution):
     """Another prior, of values between bounds only; these are bounds of the quantity.

@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
 from castfit._support.pickling import Picklable
+from castfit._support.public_names import public
 from castfit._support.status import check
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Belief(Picklable):
         return f"'{self.what}'" if isinstance(self.what, str) else text(self.what).removeprefix("SX(").removesuffix(")")
 
 
+@public("castfit.priors")
 @dataclass(frozen=True, eq=False)
 class JointNormal:
     """A normal prior on several quantities:  ``-log p = 1/2 |root (z - mean) + offset|^2 + constant``.
@@ -121,6 +123,7 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
     return JointNormal(tuple(entries), log, centre, root, np.zeros(k), float(constant))
 
 
+@public("castfit.priors")
 @dataclass(frozen=True, eq=False)
 class Penalty:
     """A pull of quantities towards values or each other; `tikhonov` and `lasso` make it.

@@ -14,6 +14,7 @@ from math import copysign, log, sqrt
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit.densities.priors.distributions import (
     STRAIGHT,
     Normal,
@@ -47,6 +48,7 @@ class _AboutMean(ScaledPrior):
         return log(2.0 * self.scale)
 
 
+@public("castfit.priors", "Laplace")
 @dataclass(frozen=True, repr=False)
 class LaplacePrior(_AboutMean):
     """The double exponential distribution: a quantity stays exactly at the mean unless the data pull hard enough.

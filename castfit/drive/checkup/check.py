@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, real, rng_mistakes
 from castfit._support.blas_threads import one_blas_thread
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
@@ -47,6 +48,7 @@ class CheckLine:
         return f"{self.mark:>4}  {self.name}: {self.sentence}{f' {self.advice}' if self.advice else ''}"
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class Checkup(Tabled):

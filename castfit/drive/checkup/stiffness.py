@@ -25,6 +25,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit._support.text_tables import Sheet
@@ -55,6 +56,7 @@ _OSCILLATING = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5
 _UNSTABLE = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Stiffness:

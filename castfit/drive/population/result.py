@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from castfit._support.arguments import items, real, text
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.reprs import listed, one_line
 from castfit._support.status import InputError, Status, check, suggest
@@ -82,6 +83,7 @@ class IndividualFit:
         return one_line(f"IndividualFit('{self.name}': {shown}{'' if self.success else '; ' + self.message})")
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class MixedEffectsResult(RunResult):
     """What `mixed_effects` found.
@@ -214,7 +216,7 @@ class MixedEffectsResult(RunResult):
         if chosen is None or not 0.0 < chosen < 1.0:
             said = f"confidence_level is {text(confidence_level)}; it lies between 0 and 1"
             raise InputError("confidence_intervals", [said])
-        z = float(special.ndtri(0.5 + 0.5 * chosen))
+        z = float(scipy.special.ndtri(0.5 + 0.5 * chosen))
         k, m = len(self.question.upper), self.question.m
         out: dict[str, tuple[float, float]] = {}
         for j, (name, value) in enumerate(self.values.items()):

@@ -10,6 +10,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, is_within, items, name_of, named, real, reals, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.experiment.measurements import is_frame
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 DISTRIBUTIONS = ("lognormal", "normal")
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False)
 class Individual:
@@ -76,6 +78,7 @@ class Individual:
         check("Individual", mistakes)
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class Population:
     """How the own parameters of a problem's experiments are distributed: the second level of a mixed-effects model.

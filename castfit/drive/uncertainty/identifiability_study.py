@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from castfit._support.arguments import option_mistakes, real, rng_mistakes
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
+from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed
 from castfit._support.status import check, suggest
 from castfit._support.text_tables import Sheet, Tabled
@@ -41,6 +42,7 @@ _PAIRS = 3  # most collinear subsets that are named
 _ACCURACY = 10.0  # times its tolerance: what CVODES errs by
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class IdentifiabilityStudy(Tabled):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import text
+from castfit._support.public_names import public
 from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
@@ -21,6 +22,7 @@ FAR = 2.0  # standard errors at which prior and data contradict each other
 MOST = 0.5  # of the information, which the prior then holds most of
 
 
+@public("castfit")
 @dataclass(frozen=True, repr=False)
 class PriorInfluence:
     """Estimates with priors and without; printing it shows both in one table.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
-from scipy.linalg import lapack
+import scipy
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -29,7 +29,7 @@ _TOLERANCE = 1e-2  # of a step, relative to each variable
 _SMALL = 1e-3  # of the largest value that a variable has had: what is smaller need not be accurate
 _FIRST = 1e-2  # of the fastest time constant
 _TINY = 1e-300
-_lapack: Any = lapack  # a third of the time that NumPy's own functions take for such small matrices
+_lapack: Any = scipy.linalg.lapack  # a third of the time that NumPy's own functions take for such small matrices
 _LARGEST_FACTOR, _SMALLEST_FACTOR = 5.0, 0.2
 
 

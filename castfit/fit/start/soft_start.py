@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.arguments import is_one_of, text
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit._support.time_limit import Stopped
@@ -49,6 +50,7 @@ _FLOOR = 0.065  # of the mean measured value: no datum counts as more accurate w
 _LOWEST, _HIGHEST = 0.05, 1.0  # of an unknown sigma, relative to the data's deviation
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class SoftStart:

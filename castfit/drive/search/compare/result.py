@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._support.json_codec import finite
+from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import Status
 from castfit._support.text_tables import Column, Sheet, or_never
@@ -139,6 +140,7 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else np.nan
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class ComparisonResult(SearchResult):
     """What several methods found from the same starts.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from castfit.transcribe.transcribed_problem import parameter_scale
 
@@ -34,7 +34,7 @@ _RANK = 1e-7
 def around(problem: Posed, result: Result) -> Iterator[Array]:
     """Yield points (n_theta,) within the problem's bounds, on both sides of where a fit ended."""
     jacobian, gradient, theta = result.jacobian, result.gradient, result.theta
-    if sparse.issparse(jacobian):  # of many experiments: too large to be inverted
+    if scipy.sparse.issparse(jacobian):  # of many experiments: too large to be inverted
         return
     if not (np.isfinite(jacobian).all() and np.isfinite(gradient).all()):
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from castfit._support.arrays import Array
 from castfit.problem.linear_scales import entries_of
@@ -65,7 +65,7 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     n, jacobian = result.theta.size, result.jacobian
     unknown = np.full(n, np.inf), np.inf
     posed = None if result.problem is None else result.problem.posed
-    many = sparse.issparse(jacobian)  # so that it is sparse, and no matrix is written out
+    many = scipy.sparse.issparse(jacobian)  # so that it is sparse, and no matrix is written out
     if posed is not None and (many or not (posed.least_squares and posed.groups in ((), ("",)))):  # a likelihood, too
         errors = np.array(list(result.standard_errors.values())) / posed.natural_slope(result.theta)
         return np.where(errors > 0.0, errors, np.inf), np.inf if result.absolute_sigma else result.dof

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.reprs import brief, one_line
 from castfit._support.status import Status
 from castfit._support.text_tables import Column, Sheet, rounded
@@ -52,6 +53,7 @@ class Horizon:
     measure: str = CHI2
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class IncrementalResult(SearchResult):
     """What an incremental fit found.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from castfit._support.json_codec import rebuilt
 from castfit._support.progress_line import duration
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import SOLVED
 from castfit._support.views import views
@@ -119,6 +120,7 @@ class MultistartProgress:
         return f"{self.finished} of {self.total} starts: {best}{failed}; {pace}"
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class MultistartResult(SearchResult, SavedResult):
     """What many starts found.

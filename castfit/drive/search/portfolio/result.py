@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.reprs import brief, one_line
 from castfit._support.text_tables import Column, Sheet
 from castfit.drive.run.optima import Merit, Optimum, optima
@@ -94,6 +95,7 @@ class PortfolioProgress:
         )
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class PortfolioResult(SearchResult):
     """What `castfit.estimate` found.

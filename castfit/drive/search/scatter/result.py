@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.views import views
 from castfit.drive.run.optima import Merit, Optimum, optima
@@ -86,6 +87,7 @@ class Generation:
         return f"generation {self.generation}: {found}; {work}, {self.seconds:.1f} s"
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class ScatterResult(SearchResult):
     """What a scatter search found.

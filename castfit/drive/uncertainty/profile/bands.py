@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.status import InputError, Status
@@ -190,5 +190,5 @@ def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result
     def rise_of_new(c: float) -> float:
         return ratio(c) + 0.25 * (sigma * slope(c)) ** 2 - factor**2
 
-    found = float(optimize.brentq(rise_of_new, centre, last, xtol=1e-9 * max(abs(last - centre), 1e-300)))
+    found = float(scipy.optimize.brentq(rise_of_new, centre, last, xtol=1e-9 * max(abs(last - centre), 1e-300)))
     return found + 0.5 * sigma**2 * slope(found)

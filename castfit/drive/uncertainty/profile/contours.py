@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from castfit._support.arguments import is_count, option_mistakes
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.json_codec import rebuilt
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.status import InputError, Status, check
 from castfit._support.time_limit import Stopped, heeding_interrupts, watched
@@ -63,6 +64,7 @@ _UNKNOWN = np.full((2, 2), np.nan)
 _STEPS = 2  # in which the root of the objective comes to that of the threshold
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class Contours:
     """The joint confidence regions of two quantities.
@@ -244,8 +246,8 @@ def contours(
 def _threshold(level: float, result: Result) -> float:
     """Return by how much -2 log L may rise on a joint contour of two."""
     if result.absolute_sigma:
-        return float(special.chdtri(2, 1.0 - level))
-    ratio = float(special.fdtri(2, result.dof, level))
+        return float(scipy.special.chdtri(2, 1.0 - level))
+    ratio = float(scipy.special.fdtri(2, result.dof, level))
     return float(result.n_data * np.log1p(2.0 * ratio / result.dof))
 
 

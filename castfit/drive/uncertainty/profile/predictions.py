@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from castfit._support.arrays import Array
+from castfit._support.public_names import public
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.drive.uncertainty.profile.targets import Dressed, E, RowTarget, scaled_rows
 from castfit.experiment.experiment import Points
@@ -23,6 +24,7 @@ from castfit.solve.staged import Evaluation, Layout, StagedProblem
 _APART = 1e-6  # relative differences of spreads by which added rows are told from each other
 
 
+@public("castfit")
 @dataclass(frozen=True)
 class OutputAt:
     """An output of the model at a time, as something to be profiled.

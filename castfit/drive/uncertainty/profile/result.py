@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from castfit._support.arguments import real, text
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt, rebuilt_fields
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import Sheet, Tabled
@@ -67,6 +68,7 @@ class Side:
     sentence: str
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False)
 class Profile:
     """How the objective rises along one quantity when all others are fitted anew.
@@ -280,6 +282,7 @@ class Other:
     objective: float
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
     """Profiles of several quantities: a mapping from name to `Profile`.

@@ -27,6 +27,7 @@ from castfit._support.arguments import (
 )
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled, rounded
@@ -55,6 +56,7 @@ METHODS = ("percentile", "bca")
 _FEW = 2  # draws that have a scatter
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     """Estimates from data sets that were drawn about a fit.

@@ -17,7 +17,7 @@ there is none: a probability that small says nothing about so few draws.
 from __future__ import annotations
 
 import numpy as np
-from scipy import special
+import scipy
 
 from castfit._support.arrays import Array
 
@@ -43,10 +43,10 @@ def percentile(draws: Array, level: float) -> tuple[float, float]:
 def bca(draws: Array, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
     """Return the limits of the BCa interval; NaN where all draws lie on one side of the estimate."""
     z0 = bias_correction(draws, estimate)
-    z = special.ndtri(np.array([0.5 - level / 2, 0.5 + level / 2]))
+    z = scipy.special.ndtri(np.array([0.5 - level / 2, 0.5 + level / 2]))
     with np.errstate(all="ignore"):
         steep = 1.0 - acceleration * (z0 + z)
-        p = np.where(steep > 0.0, special.ndtr(z0 + (z0 + z) / steep), np.nan)
+        p = np.where(steep > 0.0, scipy.special.ndtr(z0 + (z0 + z) / steep), np.nan)
     low, high = quantiles(draws, p).tolist()
     return low, high
 
@@ -57,7 +57,7 @@ def bias_correction(draws: Array, estimate: float) -> float:
         return np.nan
     same = np.abs(draws - estimate) <= _EQUAL * float(np.std(draws))
     share = float(np.mean(np.where(same, 0.5, draws < estimate)))
-    return float(special.ndtri(share))
+    return float(scipy.special.ndtri(share))
 
 
 def acceleration(moves: Array) -> Array:

@@ -26,6 +26,7 @@ from castfit._support.arguments import (
     within_reason,
 )
 from castfit._support.arrays import Array
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed, renamed_attribute
 from castfit._support.status import check, suggest
 from castfit._support.text_tables import aligned, rounded
@@ -99,6 +100,7 @@ def wilson(share: float, count: int, level: float) -> tuple[float, float]:
     return float(middle - reach), float(middle + reach)
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class CoverageResult(RefitsResult):
     """How often intervals contain the truth, for data sets that were drawn at it.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.arrays import Array
+from castfit._support.public_names import public
 from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.run.run_result import columns
@@ -59,6 +60,7 @@ def _values(posed: Posed) -> list[tuple[Condition, int, int]]:
     return [(c, int(i), int(j)) for c in posed.conditions for i, j in np.argwhere(c.points.mask)]
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class LeaveOutResult(RefitsResult):
     """Estimates without each experiment, or each value, in turn.

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from castfit._support.arrays import Array, Index
 from castfit.densities.noise.density import Noise
@@ -106,7 +106,7 @@ def case_deletion(posed: Posed, result: Result) -> Array:
     """Return d_i, what the estimates move by without value i, linearly, (n_data, n_theta); 0 for what a bound holds."""
     n = result.n_data
     scale = np.append(group_factors(posed, result), 1.0)[groups(posed)]
-    jacobian = sparse.csr_array(result.jacobian).toarray()  # of many experiments it is sparse
+    jacobian = scipy.sparse.csr_array(result.jacobian).toarray()  # of many experiments it is sparse
     scale = np.append(np.where(scale > 0.0, scale, 1.0), np.ones(len(jacobian) - n))
     free = np.array([name not in result.active for name in result.names], dtype=np.bool_)
     J = jacobian[:, free] / scale[:, None]

@@ -12,6 +12,7 @@ import numpy as np
 
 from castfit._support.arguments import is_within, option_mistakes
 from castfit._support.arrays import Array
+from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.status import Status, check
 from castfit._support.text_tables import aligned, rounded
@@ -25,6 +26,7 @@ _ENOUGH = 400  # effective draws, from which means and limits are worth reading
 _LEAST = 4  # steps, without which there is no R-hat
 
 
+@public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class SampleResult(DrawsResult):
     """Draws from the posterior of the estimates of a fit.

@@ -15,6 +15,7 @@ import numpy as np
 
 from castfit._support.arguments import rng_mistakes
 from castfit._support.casadi_functions import Built
+from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Stopped, look, watched
@@ -54,6 +55,7 @@ _MARGIN = np.log(30.0)  # by which parameters may exceed the magnitudes that the
 _DECADES = 3.0  # drawn to each side of the start where bounds are infinite
 
 
+@public("castfit")
 @brief
 @dataclass(frozen=True)
 class Decomposed:
