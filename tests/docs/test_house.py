@@ -112,26 +112,28 @@ def test_public_objects_have_their_public_address():
 
 
 def walked(method: str) -> tuple[set[str], list[str]]:
-    """Return the files of castfit that one fit enters, and its deepest stack of castfit's own frames."""
+    """Return the files of castfit that one fit enters, and its deepest stack of castfit's own frames; not imports."""
     root, files, deepest = f"{CASTFIT}/", set[str](), list[str]()
-    problem = cf.problems.load("lotka_volterra").problem
+    fit, problem = cf.fit, cf.problems.load("lotka_volterra").problem
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         nonlocal deepest
         if event != "call" or not frame.f_code.co_filename.startswith(root):
             return
-        files.add(frame.f_code.co_filename)
         stack, at = list[str](), frame
         while at is not None:
             if at.f_code.co_filename.startswith(root):
+                if at.f_code.co_name == "<module>":
+                    return
                 stack.append(f"{at.f_code.co_filename.removeprefix(root)}: {at.f_code.co_name}")
             at = at.f_back
+        files.add(frame.f_code.co_filename)
         deepest = max(deepest, stack, key=len)
 
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        result = cf.fit(problem, method)
+        result = fit(problem, method)
     finally:
         sys.setprofile(before)
     assert result.success
