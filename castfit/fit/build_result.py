@@ -45,7 +45,7 @@ def estimate(
     transcription, verification = found.transcription, found.verification
     v, status, active, integrator = solution.v, solution.status, solution.active, transcription.integrator
     layout, quantities = staged.layout, problem.quantities
-    unknown_sigmas = [f"sigma({name})" if name else "sigma" for name in posed.groups]
+    unknown_sigmas = sigma_names(posed)
     names, theta = layout.names, layout.theta(v).copy()
     # exp(log(bound)) may lie beyond the bound by rounding, and a solver may overstep a bound by its tolerance.
     natural = np.clip(problem.to_natural(theta), [q.lower for q in quantities], [q.upper for q in quantities])
@@ -172,9 +172,15 @@ def estimate(
         history=tuple(run.history),
         versions=versions(),
         strategies=tuple(run.strategies),
+        found_by=(transcription, run.solver),
         problem=problem,
     )
     return with_dependence(result, problem.posed) if judged.doubtful else result
+
+
+def sigma_names(posed: Posed) -> list[str]:
+    """Return what sigmas that are eliminated are called in results."""
+    return [f"sigma({name})" if name else "sigma" for name in posed.groups]
 
 
 def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:

@@ -93,9 +93,12 @@ def parts_from(
     What is not given is that of `default`, or else Collocation() and GaussNewton().
     """
     first, second = given_parts(transcription, solver, mistakes)
-    if default is not None:
-        return first or default[0], second or default[1]
-    return first or Collocation(), second or GaussNewton()
+    usual = (Collocation(), GaussNewton()) if default is None else default
+    if first is None and second is not None:
+        mistakes += mismatches(usual[0], second)
+    if first is not None and second is None and mismatches(first, usual[1]):
+        return first, GaussNewton()
+    return first or usual[0], second or usual[1]
 
 
 def given_parts(

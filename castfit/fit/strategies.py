@@ -7,7 +7,9 @@ begins
     else as the transcription says, by default at the measured states.
 
 Where it fails, or ends where residuals are far larger than the noise, `STRATEGIES` follow, most of them for what has
-states to start (multiple shooting and collocation), until one ends in a solution that describes the data.  One of
+states to start (multiple shooting and collocation), until one ends in a solution that describes the data.  Noise of
+unknown size may be large: then it is enough if the residuals of the first search look like noise, or if another way
+leads to its solution as well.  One of
 another transcription is handed back: the transcription that was asked for starts from its trajectory.  If none does,
 the best of all is the answer; where it costs more than the start, simulated, a box leads down from there.
 
@@ -285,10 +287,12 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
     if isinstance(asked, Collocation) and not is_one_of(asked.elements, "auto") and status is Status.INACCURATE:
         return first, ""  # no start makes the elements more accurate
     tried: list[str] = []
-    winner = 0
+    winner, confirmed = 0, False
     with suppress(Stopped):
         for strategy in STRATEGIES:
-            if best.good or best.ended or run.remaining <= 0:
+            # Where the first search failed, noise that is large may hide an optimum that is not the best one.
+            enough = best.good if status.success else best.clear
+            if enough or best.ended or run.remaining <= 0:
                 break
             if not strategy.suits(run.problem, asked):
                 continue
@@ -296,10 +300,13 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
             if now is None:
                 continue
             tried.append(strategy.words)
+            confirmed = status.success and now.confirms(best)
             if strategy.preferred(now, best):
                 best, winner = now, len(tried)
-            if now.ended:
+            if now.ended or confirmed:
                 break
+    if best is first and confirmed:
+        return best, f"Found again by {tried[-1]}."
     if best is first:
         return best, f"Also tried, no better: {', '.join(tried)}." if tried else ""
     # A search that ended elsewhere, or nowhere, is part of how this came about.

@@ -187,6 +187,9 @@ class Result:
         Hashes of model and data, by what they are of, in a result that was loaded.
     strategies : tuple of str
         What was tried, in this order, until something described the data; the first search is "the start".
+    found_by : tuple or None
+        The transcription and the solver themselves, by which `bootstrap` and others fit again; None in a result that
+        was loaded.
     problem : Problem or None
         None in a result that was loaded; see `with_problem`.
 
@@ -265,6 +268,7 @@ class Result:
     question: Mapping[str, str] = field(default_factory=dict[str, str])
     strategies: tuple[str, ...] = ()
     measure: str = LIKELIHOOD
+    found_by: tuple[Any, Any] | None = None
     problem: Posable | None = None
 
     @property
@@ -722,9 +726,9 @@ class Result:
         write_whole(path, [("{\n" + ",\n".join(entries) + "\n}\n").encode()])
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what JSON gets: everything but the problem."""
+        """Return what JSON gets: everything but the problem, and by what it was solved."""
         matrices = ("covariance", "correlation", "information", "jacobian")  # in blocks no file should hold them whole
-        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("found_by", "problem")}
         held |= {name: np.empty((0, 0)) for name in matrices if not isinstance(held[name], np.ndarray)}
         if self.problem is not None:
             held["question"] = fingerprint.question(self.problem)

@@ -32,6 +32,12 @@ MEDIAN_SQUARE = 0.4549364231195724
 LARGE_PART = 0.04
 """Mean square of residuals of unknown sigma relative to that of the signal, above which it must."""
 
+WHITE = (20, 2.0)
+"""So many residuals of unknown sigma are noise where neighbours are alike by fewer standard deviations than this.
+
+If those of every output are, nothing is left that another optimum could explain, however much data scatter.
+"""
+
 
 def assumed_sigma(staged: StagedProblem) -> Array:
     """Guess the unknown sigmas, (n_groups,), before anything is fitted: a fraction of the signal."""
@@ -61,23 +67,55 @@ def _in_units(staged: StagedProblem, rows: tuple[Array, ...], at: Evaluation) ->
     return tuple(r * of_rows for r, of_rows in zip(rows, staged.layout.of_rows(1.0 / at.sigma), strict=True))
 
 
-def suspicious(staged: StagedProblem, at: Evaluation) -> bool:
+def suspicious(staged: StagedProblem, at: Evaluation, *, noisy: bool = True) -> bool:
     """Whether residuals at an optimum are so large that another optimum must be better.
 
     Where sigma is known: their mean square exceeds what n normal deviates reach once in a million times, within
     `LARGE_SQUARE`: 4 up to twelve values, 2.7 for thirty, 2 from seventy.  Where it is not: they exceed a fifth of the
-    signal.  Where some may be outliers, the mean square is what the median says of it.
+    signal, and are not `WHITE`, if data may be so `noisy`.  Where some may be outliers, the mean square is what the
+    median says of it.
     """
+    return beyond_noise(staged, at) or _beyond_signal(staged, at, noisy=noisy)
+
+
+def beyond_noise(staged: StagedProblem, at: Evaluation) -> bool:
+    """Whether residuals of known sigma are larger than noise is."""
+    known = [(chain.row_mask & (chain.group < 0)).ravel() for chain in staged.layout.chains]
+    squares = (
+        np.concatenate([r.ravel()[of] for r, of in zip(rows_in_units(staged.layout, at), known, strict=True)]) ** 2
+    )
+    return squares.size > 0 and float(np.mean(squares)) > large_square(squares.size)
+
+
+def _beyond_signal(staged: StagedProblem, at: Evaluation, *, noisy: bool) -> bool:
+    """Whether residuals of an unknown sigma are large beside the signal, and no noise."""
+    if staged.layout.n_groups == 0:
+        return False
     mask = np.concatenate([chain.row_mask.ravel() for chain in staged.layout.chains])
     group = _groups(staged)[mask]
     squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, at)])[mask] ** 2
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
-    known = group < 0
-    if known.any() and float(np.mean(squares[known])) > large_square(int(known.sum())):
-        return True
-    of_groups = (group == g for g in range(staged.layout.n_groups))
     typical = _by_median if staged.forgiving else np.mean
-    return any(float(typical(squares[of])) > LARGE_PART * float(np.mean(signals[of])) for of in of_groups)
+    groups = range(staged.layout.n_groups)
+    large = any(float(typical(squares[group == g])) > LARGE_PART * float(np.mean(signals[group == g])) for g in groups)
+    return large and not (noisy and _white(staged, at))
+
+
+def _white(staged: StagedProblem, at: Evaluation) -> bool:
+    """Whether neighbours in time among residuals of unknown sigma are no more alike than those of noise, by output."""
+    most = max(chain.n_r // max(chain.point_times.shape[1], 1) for chain in staged.layout.chains)
+    squares, linked, n, pairs = np.zeros((4, most))
+    for chain, values in zip(staged.layout.chains, at.values, strict=True):
+        points = max(chain.point_times.shape[1], 1) * chain.n_stages
+        own = (chain.row_mask & (chain.group >= 0)).reshape(points, -1)
+        for j, (r, of) in enumerate(zip(values.r.reshape(points, -1).T, own.T, strict=True)):
+            e = r[of]
+            squares[j] += e @ e
+            linked[j] += e[:-1] @ e[1:]
+            n[j] += e.size
+            pairs[j] += max(e.size - 1, 0)
+    least, apart = WHITE
+    return bool(pairs.sum() >= least and (np.abs(linked) * n <= apart * np.sqrt(pairs) * squares).all())
 
 
 @cache

@@ -13,7 +13,8 @@ its states; dy as in `castfit.transcribe.batched_maps`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from castfit.problem.prior_rows import PriorRows
     from castfit.solve.staged import Layout
     from castfit.transcribe.observation import PointwiseExpressions
-    from castfit.transcribe.segments import Arranged
+    from castfit.transcribe.segments import Arranged, Segments
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,34 @@ class _Block:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """What is known at a point: the values, and what derivatives begin with."""
+class DenseResiduals:
+    """The rows of a problem whose only variables are theta: u (m,) priors and measured rows, as of `DenseRows`.
+
+    scale (m,) : what rows of unknown sigma were divided by, inverted;  sigma (n_groups,) : these sigmas
+    n_prior, prior_excess : how many rows are of priors, and what priors cost besides half their squares
+    """
+
+    cost: float
+    u: Array
+    scale: Array
+    sigma: Array
+    n_prior: int
+    prior_excess: float
+
+    @property
+    def chi2(self) -> float:
+        """As castfit.solve.staged.weighted_squares."""
+        if self.sigma.size == 0:
+            return float(self.u @ self.u) + 2.0 * self.prior_excess
+        of_data = (self.u / self.scale if self.sigma.size == 1 else self.u)[self.n_prior :]
+        return float(of_data @ of_data)
+
+
+@dataclass(frozen=True)
+class _Flown:
+    """What is known at a point whatever the data are: the values, and what derivatives begin with."""
 
     key: bytes
-    cost: float | None
     natural: Array
     y: Array
     by_n: Array
@@ -97,7 +121,16 @@ class _Reading:
     x: Array
     z: Array
     g: Array
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is known at a point."""
+
+    flown: _Flown
+    cost: float | None
     r: Array
+    sigma: Array
     inverse: Array | float
     half_square: float
     prior: PriorRows | None
@@ -113,7 +146,7 @@ class Lean:
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._log = np.asarray(posed.log)
         counts = [chain.staging.times.size for chain in chains]
-        ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        self._ends = ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self._of_point = np.repeat(np.arange(len(chains)), counts)
         self._times = np.concatenate([chain.staging.times.ravel() for chain in chains])[:, None]
         self._inputs = np.concatenate([chain.inputs[0] for chain in chains])
@@ -127,6 +160,7 @@ class Lean:
         self._group, self._grouped = group, np.flatnonzero(group >= 0)
         self._priors = bool(posed.every_prior)
         self._last: _Reading | None = None
+        self._flown: _Flown | None = None
         self._costs: dict[bytes, float | None] = {}
 
     @classmethod
@@ -140,6 +174,14 @@ class Lean:
         links = linked(posed.model, posed.conditions) if filled and posed.conditions else None
         return None if links is None else cls(given, links)
 
+    def measuring(self, posed: Posed, chains: Sequence[Segments]) -> Lean:
+        """Return the same for other data at the same points; what was seen last need not be integrated again."""
+        other = copy(self)
+        other._given = replace(self._given, posed=posed, laid=replace(self._given.laid, chains=tuple(chains)))
+        other._blocks = _blocks([chain.measured for chain in chains], self._ends)
+        other._last, other._costs = None, {}
+        return other
+
     def cost(self, v: Array) -> float | None:
         """Return the cost at v (n_theta,), None where something cannot be computed."""
         key = v.tobytes()
@@ -150,15 +192,26 @@ class Lean:
             self._costs[key] = None if self._last is None else self._last.cost
         return self._costs[key]
 
+    def residuals(self, v: Array) -> DenseResiduals | None:
+        """Return the rows at v without derivatives, None where something cannot be computed."""
+        at = self._read(v.tobytes(), v)
+        if at is None or at.cost is None:
+            return None
+        n = int(np.count_nonzero(self._mask))
+        inverse = at.inverse[self._mask] if isinstance(at.inverse, np.ndarray) else np.ones(n)
+        prior, excess = (np.empty(0), 0.0) if at.prior is None else (at.prior.rows, at.prior.excess)
+        scale = np.concatenate([np.ones(prior.size), inverse])
+        return DenseResiduals(at.cost, np.concatenate([prior, at.r[self._mask]]), scale, at.sigma, prior.size, excess)
+
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
-        if self._last is None or self._last.key != v.tobytes():
+        if self._last is None or self._last.flown.key != v.tobytes():
             self._last = self._read(v.tobytes(), v)
         at = self._last
         return None if at is None or at.cost is None else self._steep(v, at)
 
     @np.errstate(all="ignore")  # wild trial points overflow
-    def _read(self, key: bytes, v: Array) -> _Reading | None:
+    def _fly(self, key: bytes, v: Array) -> _Flown | None:
         natural = natural_value(v, self._log)
         linked = self._links.at(natural)
         if linked is None:
@@ -179,12 +232,21 @@ class Lean:
             z[flight.points] = states.z[flight.lane, flight.at]
             found.append((lanes, states))
         g = self._given.expressions.values(self._times, x, z, y[self._of_point, :n_p], self._inputs).copy()
-        parts = [block.measured.rows(g[None, block.points]) for block in self._blocks]
+        return _Flown(key, natural, y, by_n, tuple(found), x, z, g)
+
+    @np.errstate(all="ignore")
+    def _read(self, key: bytes, v: Array) -> _Reading | None:
+        if self._flown is None or self._flown.key != key:
+            self._flown = self._fly(key, v)
+        flown = self._flown
+        if flown is None:
+            return None
+        parts = [block.measured.rows(flown.g[None, block.points]) for block in self._blocks]
         r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
         if not np.isfinite(r[self._mask]).all():
             return None
         surplus = sum(excess for _, excess in parts)
-        r, inverse, excess = self._standard(r, surplus)
+        r, sigma, inverse, excess = self._standard(r, surplus)
         prior, of_prior, squares = None, 0.0, 0.0
         if self._priors:
             prior = self._given.posed.priors(v)
@@ -193,27 +255,27 @@ class Lean:
             of_prior, squares = prior.excess, float(prior.rows @ prior.rows)
         half_square = 0.5 * (squares + sum(float(np.vdot(own, own)) for own in map(r.__getitem__, self._rows)))
         cost = half_square + (excess + of_prior)
-        return _Reading(key, cost, natural, y, by_n, tuple(found), x, z, g, r, inverse, half_square, prior)
+        return _Reading(flown, cost, r, sigma, inverse, half_square, prior)
 
-    def _standard(self, r: Array, surplus: float) -> tuple[Array, Array | float, float]:
+    def _standard(self, r: Array, surplus: float) -> tuple[Array, Array, Array | float, float]:
         """Divide rows by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled)."""
         layout = self._given.layout
         if layout.n_groups == 0:
-            return r, 1.0, surplus
+            return r, np.empty(0), 1.0, surplus
         sigma, excess = likeliest_sigma(r[self._grouped], self._group[self._grouped], layout, *self._given.sigma)
         inverse = np.append(1.0 / sigma, 1.0)[self._group]
-        return r * inverse, inverse, excess + surplus
+        return r * inverse, sigma, inverse, excess + surplus
 
     @np.errstate(all="ignore")
     def _steep(self, v: Array, at: _Reading) -> DenseRows | None:
-        slope = np.where(self._log, at.natural, 1.0)
-        dy = self._links.slopes_at(at.by_n, slope)
+        slope = np.where(self._log, at.flown.natural, 1.0)
+        dy = self._links.slopes_at(at.flown.by_n, slope)
         if dy is None:
             return None
         n_p, n_y = self._n_p, self._n_p + self._n_x
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
-        for flight, (lanes, states) in zip(self._flights, at.found, strict=True):
+        for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
             seeds = np.zeros((lanes.size, n_y, flight.size.shape[2]))
             source, place = flight.directions
             seeds.reshape(-1)[place] = dy[source]
@@ -235,8 +297,9 @@ class Lean:
         self, v: Array, at: _Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
     ) -> DenseRows | None:
         given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
-        slopes = given.expressions.jacobian(self._times, at.x, at.z, at.y[self._of_point, :n_p], self._inputs)
-        parts = [block.measured.slopes(at.g[None, block.points], slopes[None, block.points]) for block in self._blocks]
+        x, z, y, g = at.flown.x, at.flown.z, at.flown.y, at.flown.g
+        slopes = given.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
+        parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
         prior = np.empty(0) if at.prior is None else at.prior.rows
         n = given.layout.n_theta
         E = np.zeros((prior.size + int(np.count_nonzero(self._mask)), n))

@@ -47,7 +47,7 @@ from castfit.solve.staged import (
 )
 from castfit.transcribe.adjoint import by_adjoint, gradient_by_adjoint
 from castfit.transcribe.dense_single_shooting import Given, Lean
-from castfit.transcribe.observation import Measured, Observation, Observer
+from castfit.transcribe.observation import Measured, Observation, Observer, measured_by
 from castfit.transcribe.relaxed_dae import Relaxed, gains
 from castfit.transcribe.segments import (
     Arranged,
@@ -63,7 +63,7 @@ from castfit.transcribe.segments import (
     cut,
     parts_of,
 )
-from castfit.transcribe.stage_division import Division, divide
+from castfit.transcribe.stage_division import Division, arrange, divide
 from castfit.transcribe.trajectory import every_state_measured, known_states, still_trajectory
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 
@@ -210,6 +210,25 @@ class ShootingProblem(TranscribedProblem):
                 self.scale, (self.least_sigma, self._most_sigma),
             )
         )  # fmt: skip
+
+    def measuring(self, problem: Posed) -> ShootingProblem | None:
+        """Return the problem with other data at the same times, as `Posed.measuring` has them: nothing is laid anew.
+
+        None where more than rows depends on the data: with nodes, or where something is eliminated.
+        """
+        lean = self.steep
+        if lean is None:
+            return None
+        laid = self._arrange(self._naturals(self.start))
+        chains: list[Segments] = []
+        for i, chain in enumerate(laid.chains):
+            staging = arrange(problem.conditions[i], chain.staging.edges)
+            chains.append(replace(chain, staging=staging, measured=measured_by(problem, i, staging)))
+        other = self._apart()
+        other.problem, other._here = problem, chains
+        other._laid = {tuple(id(chain) for chain in chains): replace(laid, chains=tuple(chains))}
+        other._lean = other, lean.measuring(problem, chains)
+        return other
 
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options

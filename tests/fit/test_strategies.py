@@ -253,3 +253,29 @@ def test_no_likelihood_is_left_above_the_start_either(transcription, noise):
     begun = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False)
     result = cf.fit(problem, transcription, Halved())
     assert result.cost <= begun.cost + 1e-6
+
+
+def noisy(scatter: float = 0.4, wave: float = 0.0) -> cf.Problem:
+    """A decay whose data scatter by more than a fifth of the signal, nobody knows how much."""
+    x, k = cf.symbols("x k")
+    times = np.linspace(0.1, 4.0, 40)
+    values = (
+        2.0 * np.exp(-0.7 * times) + wave * np.sin(3.0 * times) + scatter * np.random.default_rng(5).standard_normal(40)
+    )
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    return cf.Problem(model, cf.Experiment({"x": values}, time=times), parameters={"k": cf.Parameter(1.0, lower=0)})
+
+
+def test_large_noise_of_unknown_size_is_no_reason_to_try_again():
+    result = cf.fit(noisy())
+    assert np.mean(result.residuals**2) > 0.04 * np.mean(result.predictions**2)
+    assert result.success
+    assert result.strategies == ("the start",)
+
+
+def test_what_the_model_misses_is_tried_again_once_where_that_ends_in_the_same_optimum():
+    """A wave on the decay: neighbouring residuals are alike, and another optimum might explain them."""
+    result = cf.fit(noisy(0.05, 0.8))
+    assert result.success
+    assert result.strategies == ("the start", "states from simulation")
+    assert result.message.endswith("Found again by states from simulation.")

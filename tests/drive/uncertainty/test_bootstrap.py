@@ -10,6 +10,8 @@ import pytest
 from scipy import stats
 
 import castfit as cf
+from castfit.drive.uncertainty.refits import descent
+from castfit.drive.uncertainty.refits import run as refits
 from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst
 from castfit.drive.uncertainty.refits.resampling import case_deletion, leverages, resampling
 from tests.builders import decay_model, decay_problem, refused
@@ -397,3 +399,69 @@ def test_local_quantities_have_no_estimate_without_their_experiment():
     assert "nothing is known of" in str(left)
     assert set(left.table) >= {"without", "status", "k"}
     assert np.isfinite(left.standard_errors["k"])
+
+
+def bent(sigma=None, *, priors=None, bounds=(0.0, 5.0)):
+    """Growth and decay seen through two outputs on scales far apart, that depend on no quantity linearly."""
+    x, k, r = cf.symbols("x k r")
+    model = cf.Model({x: r * x * (1 - k * x)}, parameters=[k, r], outputs={"small": x, "large": 1e3 * x**2})
+    times, rng = np.linspace(0.2, 4.0, 12), np.random.default_rng(3)
+    exact = 1 / (0.8 + (1 / 0.1 - 0.8) * np.exp(-1.6 * times))
+    data = {"small": exact + 0.05 * rng.standard_normal(12), "large": 1e3 * exact**2 + 40 * rng.standard_normal(12)}
+    known = {} if sigma is None else {"sigma": sigma}
+    experiment = cf.Experiment(data, time=times, initial={"x": cf.free(0.1)}, **known)
+    return cf.Problem(model, experiment, parameters={"k": 1.0, "r": cf.Parameter(1.0, bounds=bounds)}, priors=priors)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"sigma": {"small": 0.05, "large": 40.0}}, {"priors": {"k": cf.Normal(0.75, 0.05)}}, {"bounds": (0.0, 1.5)}],
+    ids=["sigmas unknown", "known", "a prior", "at a bound"],
+)
+def test_a_descent_from_the_estimate_ends_where_a_fit_does(given, monkeypatch):
+    """The same data, fitted in full; the descent itself makes no fit."""
+    result = cf.fit(bent(**given), "single")
+    whole = cf.bootstrap(result, samples=6, rng=4, transcription="single")
+    monkeypatch.setattr(refits, "fit", None)
+    drawn = cf.bootstrap(result, samples=6, rng=4)
+    assert [row.status for row in drawn.rows] == ["converged"] * 6
+    unit = np.where(np.std(whole.thetas, axis=0) > 0.0, np.std(whole.thetas, axis=0), 1.0)
+    assert np.abs((drawn.thetas - whole.thetas) / unit).max() < 2e-3
+    for row, full in zip(drawn.rows, whole.rows, strict=True):
+        assert row.measure == full.measure
+        assert [row.cost, row.chi2, row.objective] == pytest.approx([full.cost, full.chi2, full.objective], rel=1e-4)
+        assert dict(row.sigmas) == pytest.approx(dict(full.sigmas), rel=1e-4)
+
+
+def test_where_descents_do_not_lead_fits_do(monkeypatch):
+    """With a step at most no descent arrives: every data set is fitted, by the method of the result."""
+    result = cf.fit(bent(), "single")
+    whole = cf.bootstrap(result, samples=3, rng=4, transcription="single")
+    monkeypatch.setattr(descent, "_STEPS", 0)
+    made = []
+    monkeypatch.setattr(
+        refits, "fit", lambda *given, **options: made.append(given[1].label) or cf.fit(*given, **options)
+    )
+    assert cf.bootstrap(result, samples=3, rng=4).thetas == pytest.approx(whole.thetas, rel=1e-9)
+    assert made == ["single shooting"] * 3
+
+
+@pytest.mark.parametrize("method", ["single", "multiple", "collocation"])
+def test_what_found_the_result_fits_again(method, monkeypatch):
+    result = cf.fit(decay_problem(), method)
+    made = set()
+    monkeypatch.setattr(
+        refits, "fit", lambda *given, **options: made.add(given[1].label.split(" (")[0]) or cf.fit(*given, **options)
+    )
+    assert not cf.leave_out(result, "value").failures
+    assert made == {result.transcription.split(" (")[0]}
+
+
+def test_a_problem_whose_trajectory_cannot_be_integrated_is_not_descended():
+    """A cost that is not the result's: pieces that do not join, say."""
+    result = cf.fit(bent(), "single")
+    posed = result.problem.posed
+    known = descent.WarmDescent(posed, result.integrator, result.theta, result.cost)
+    assert known.reached(posed) is not None
+    other = descent.WarmDescent(posed, result.integrator, result.theta, result.cost - 1.0)
+    assert other.reached(posed) is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -36,6 +36,7 @@ from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.drive.uncertainty.inputs import seed_from, solved_problem
 from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, worst
+from castfit.drive.uncertainty.refits.descent import WarmDescent
 from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult
 from castfit.drive.uncertainty.refits.resampling import KINDS, case_deletion, kind_mistakes, resampling
 from castfit.drive.uncertainty.refits.run import (
@@ -366,7 +367,8 @@ def bootstrap(
         How many data sets; some 100 for standard errors, 1000 for limits of 95 % intervals.
     rng : int or numpy.random.Generator
     transcription, solver : optional
-        As for `fit`.
+        As for `fit`; by default those of the result, and where nothing but estimates has to move, a descent from there
+        that takes two or three integrations.
     starts : int or sequence of mappings
         From how many other starts each data set is fitted beside, drawn as by `multistart`; the best optimum counts.
     limits : mapping from quantity name, optional
@@ -410,8 +412,9 @@ def bootstrap(
         within_reason("samples", samples, 10**5),
     )
     mistakes += wrong
+    given = transcription is not None or solver is not None
     asked, chosen, run = refit_options(
-        transcription, solver, mistakes, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
+        transcription, solver, mistakes, result=result, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     posed = solved_problem("bootstrap", result, mistakes)
@@ -426,7 +429,9 @@ def bootstrap(
         mistakes.append("limits say where other starts are drawn; give starts=3, say, or leave limits out")
     check("bootstrap", mistakes)
     recipe = resampling(kind, posed, result, seed)
-    plan = RefitPlan(posed, asked, chosen, recipe.problem, tuple(others)).along(result)
+    plan = RefitPlan(posed, asked, chosen, recipe.problem, tuple(others)).along(result, given=given)
+    if not given:
+        plan = replace(plan, descent=WarmDescent(posed, result.integrator, result.theta, result.cost))
     estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
     entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in others]}
     first = {"kind": kind, "samples": int(samples), "result": result}

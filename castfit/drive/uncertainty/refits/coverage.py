@@ -284,8 +284,9 @@ def coverage(
         ("start", start, is_one_of(start, "truth", "guess"), "choose 'truth' or 'guess'"),
     )  # fmt: skip
     mistakes += wrong
+    given = transcription is not None or solver is not None
     asked, chosen, run = refit_options(
-        transcription, solver, mistakes, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
+        transcription, solver, mistakes, result=problem, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     seed = 0 if wrong else seed_from(rng)
@@ -308,7 +309,7 @@ def coverage(
     reads = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
     plan = RefitPlan(posed, asked, chosen, recipe.problem, reads=reads)
     if isinstance(problem, Result) and start == "truth":
-        plan = plan.along(problem)
+        plan = plan.along(problem, given=given)
     else:
         plan = replace(plan, starts=({} if start == "guess" else values,))
     label = intervals if isinstance(intervals, str) else described(intervals)

@@ -244,8 +244,9 @@ def leave_out(
     LeaveOutResult(14 fits, each without one value)
     """
     mistakes = option_mistakes(("each", each, is_one_of(each, "experiment", "value"), "choose 'experiment' or 'value'"))
+    given = transcription is not None or solver is not None
     asked, chosen, run = refit_options(
-        transcription, solver, mistakes, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
+        transcription, solver, mistakes, result=result, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     posed = solved_problem("leave_out", result, mistakes)
@@ -258,7 +259,7 @@ def leave_out(
         mistakes.append("there is one value, and nothing is left without it")
     check("leave_out", mistakes)
     recipe = _without_experiment if each == "experiment" else _without_value
-    plan = RefitPlan(posed, asked, chosen, recipe, reads=_undetermined).along(result)
+    plan = RefitPlan(posed, asked, chosen, recipe, reads=_undetermined).along(result, given=given)
     blank = [Refit(index=i, name=name) for i, name in enumerate(_names(posed, each))]
     entries = {"each": each, "estimate": digest(result.theta)}
     ended = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})

@@ -2,8 +2,8 @@
 
 recipe, index --problem--> Posed --fit (here, processes, executor)--> Refit, one row each
 
-What a fit costs besides its iterations is small: transcribing anew takes a twentieth of it.  What cost most, simulating
-the estimate's trajectory to start from, is done once.
+They are fitted as the result was, which is known to lead somewhere.  Where nothing but theta has to move, and all data
+sets differ in their values alone, most need no fit of their own: see castfit.drive.uncertainty.refits.descent.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
+from castfit.drive.uncertainty.refits.descent import WarmDescent
+from castfit.drive.uncertainty.refits.resampling import groups
+from castfit.fit.attempt import has_states, with_states
+from castfit.fit.build_result import sigma_names
 from castfit.fit.fit import at_trajectory, fit
 from castfit.fit.methods import Solver, Transcription, parts_from
-from castfit.problem.compiled_problem import CHI2, Posed
+from castfit.problem.compiled_problem import CHI2, PETAB, Posed
+from castfit.result.covariance import neg2loglik
 from castfit.result.result import Result
+from castfit.transcribe.observation import constant
 
 Values = Mapping[str, float]
 Pairs = Mapping[str, tuple[float, float]]
@@ -47,6 +53,8 @@ class RefitPlan:
     starts : where each fit begins
     reads : what else is read from a fit that succeeded
     near : the transcription from a known trajectory, if there is one
+    descent : what leads to the fits from the estimate where nothing but theta moves, if data alone differ
+    called : what the method is called in checkpoints: the transcription and the solver, unless they are the result's
     """
 
     posed: Posed
@@ -56,11 +64,14 @@ class RefitPlan:
     starts: tuple[Values, ...] = ()
     reads: Callable[[Result], Pairs] | None = None
     near: Transcription | None = None
+    descent: WarmDescent | None = None
+    called: tuple[str, str] | None = None
 
-    def along(self, result: Result) -> RefitPlan:
-        """Begin first at a result, with its whole trajectory."""
+    def along(self, result: Result, *, given: bool) -> RefitPlan:
+        """Begin first at a result, with its whole trajectory, by its method unless another one was given."""
         near = at_trajectory(self.posed, self.transcription, result.theta, result)
-        return replace(self, starts=(result.values, *self.starts), near=near)
+        called = None if given else (result.transcription, result.solver)
+        return replace(self, starts=(result.values, *self.starts), near=near, called=called)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,14 +160,17 @@ class RefitProgress:
 
 
 def refit_options(
-    transcription: Any, solver: Any, mistakes: list[str], *, fit_max_time: Any, **options: Any
+    transcription: Any, solver: Any, mistakes: list[str], *, result: Any, fit_max_time: Any, **options: Any
 ) -> tuple[Transcription, Solver, RunOptions]:
-    """Read how to fit and how to run.
+    """Read how to fit, by default as a result was found, and how to run.
 
     What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
     """
     parts: list[str] = []
-    asked, chosen = parts_from(transcription, solver, parts)
+    found = result.found_by if isinstance(result, Result) else None
+    if found is not None and has_states(found[0]) and not isinstance(found[0].states, str):
+        found = with_states(found[0], "data"), found[1]  # fits begin at the result's trajectory anyway
+    asked, chosen = parts_from(transcription, solver, parts, default=found)
     run = RunOptions(fit_max_time=fit_max_time, **options)
     wrong = run.file_mistakes() + run.mistakes()
     mistakes[:] = [*parts, *mistakes, *wrong]
@@ -177,7 +191,8 @@ def refit_all(
     `where` is the function that the user called, `what` its fits are called, such as "data sets", and `blank` has a
     row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first` record is given.
     """
-    header = run_header(where, plan.posed, plan.transcription, plan.solver, **entries, fit_max_time=run.fit_max_time)
+    method = plan.called or (plan.transcription, plan.solver)
+    header = run_header(where, plan.posed, *method, **entries, fit_max_time=run.fit_max_time)
     job = run.freeze(where, "the problem with its transcription and solver", (plan,))
     rows = {row.index: row for row in blank}
     with run.opened(header) as file:
@@ -251,6 +266,10 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
             break
         try:
             posed = plan.recipe(plan.posed, index)
+            row = _descended(plan, posed, index, began) if k == 0 and plan.descent is not None else None
+            if row is not None:
+                best, reference = row, row.cost
+                continue
             result = fit(
                 posed, plan.near or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=left,
@@ -270,6 +289,31 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
     seconds = time.perf_counter() - began
     elsewhere = best.start > 0 and reference - best.cost > _LOWER * max(1.0, abs(reference))
     return replace(best, time=seconds, elsewhere=bool(elsewhere))
+
+
+def _descended(plan: RefitPlan, posed: Posed, index: int, began: float) -> Refit | None:
+    """Go down from the estimate; None where that is for an ordinary fit."""
+    found = plan.descent.reached(posed) if plan.descent is not None else None
+    if found is None:
+        return None
+    end, rows = found
+    likelihood = neg2loglik(
+        rows.cost, constant(posed) + posed.prior_constant, n_unknown=int(np.count_nonzero(groups(posed) >= 0))
+    )
+    objective = rows.chi2 if posed.measure == CHI2 else likelihood * (0.5 if posed.measure == PETAB else 1.0)
+    return Refit(
+        index=index,
+        status=Status.CONVERGED.value,
+        message=Status.CONVERGED.sentence,
+        theta=end.theta,
+        cost=rows.cost,
+        chi2=rows.chi2,
+        objective=objective,
+        measure=posed.measure,
+        sigmas=dict(zip(sigma_names(posed), rows.sigma.tolist(), strict=True)),
+        iterations=end.steps,
+        time=time.perf_counter() - began,
+    )
 
 
 def _read(plan: RefitPlan, index: int, start: int, result: Result, seconds: float) -> Refit:
