@@ -98,7 +98,8 @@ typedef struct {
     double *where;                            /* (L,) */
 } Task;
 
-enum { FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY };
+enum { FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY,
+       NO_SLOPES, STAGE_SINGULAR };
 
 typedef struct {
     const Model *model;
@@ -116,6 +117,9 @@ typedef struct {
     int64_t *dp_begin, *dp_at; double *dp_value; /* derivatives of p that are not zero, row by row */
     double *y, *y1, *z1, *k, *r, *weight, *e, *change, *most, *jacobian; /* most: sizes of states so far */
     double *s, *sk, *sr, *se, *dt;
+    double *numbers, *directions; /* where they are */
+    Task *growing;                /* the task, where its pool may be made larger ... */
+    int64_t pool_limit;           /* ... up to this */
     Factors shared, own;
 } Work;
 
@@ -590,6 +594,18 @@ static double error_of_directions(Work *w, const double *unit, double H, double 
     }
 }
 
+/* Make room for more numbers in a pool that may grow; return whether there is. */
+static int grow(Work *w, int64_t numbers)
+{
+    Task *task = w->growing;
+    if (!task || numbers > w->pool_limit) return 0;
+    double *pool = realloc(task->pool, sizeof(double) * 2 * numbers);
+    if (!pool) return 0;
+    task->pool = pool;
+    task->room = 2 * numbers;
+    return 1;
+}
+
 /* Put a step that was accepted into the pool, or give the lane up where there is no room. */
 static void keep(Work *w, int64_t lane, double tau, double h, double to, int fresh)
 {
@@ -597,7 +613,8 @@ static void keep(Work *w, int64_t lane, double tau, double h, double to, int fre
     const int64_t n = w->n, s = w->method->stages;
     int64_t *kept = task->kept + 2 * lane, *used = task->kept + 2 * task->lanes;
     if (kept[1] < 0) return;
-    if (*used + KEPT_HEAD + 2 * s * n > task->room) { kept[1] = -1; return; }
+    const int64_t after = *used + KEPT_HEAD + 2 * s * n;
+    if (after > task->room && !grow(w, after)) { kept[1] = -1; return; }
     double *at = task->pool + *used;
     at[0] = tau; at[1] = h; at[2] = to; at[3] = fresh; at[4] = (double)w->interval;
     memcpy(at + KEPT_HEAD, w->k, sizeof(double) * s * n);
@@ -841,23 +858,39 @@ static void free_factors(Factors *of)
     free(of->l_n); free(of->u_n); free(of->l_at); free(of->u_at);
 }
 
+/* Make a workspace; return whether there was memory for it. */
+static int prepare(Work *w, const Model *model, const Tableau *method, const Task *task)
+{
+    const int64_t n = model->n_x + model->n_z, s = method->stages;
+    const int64_t nd = task->dx ? (task->n_d + WIDE - 1) / WIDE * WIDE : 0, size = model->n_x * nd;
+    *w = (Work){.model = model, .method = method, .task = task, .n = n, .nd = nd};
+    w->numbers = room(n * (8 + 2 * s) + model->jacobian_nnz, sizeof(double));
+    w->directions = room(size * (s + 4) + n * nd * 4 + nd, sizeof(double));
+    w->dp_begin = room(model->n_p + 1, sizeof(int64_t));
+    w->dp_at = room(model->n_p * (nd ? nd : 1), sizeof(int64_t));
+    w->dp_value = room(model->n_p * (nd ? nd : 1), sizeof(double));
+    const int enough = w->numbers && w->directions && w->dp_begin && w->dp_at && w->dp_value;
+    if (!(prepare_factors(&w->shared, model, n) & prepare_factors(&w->own, model, n) & enough)) return 0;
+    w->y = w->numbers; w->y1 = w->y + n; w->r = w->y1 + n; w->weight = w->r + n; w->e = w->weight + n;
+    w->change = w->e + n; w->most = w->change + n; w->k = w->most + n; w->z1 = w->k + s * n;
+    w->jacobian = w->z1 + s * n;
+    w->s = w->directions; w->sk = w->s + size; w->sr = w->sk + size * s + n * nd; w->se = w->sr + n * nd;
+    w->dt = w->se + n * nd;
+    return 1;
+}
+
+static void dismiss(Work *w)
+{
+    free(w->numbers); free(w->directions); free(w->dp_begin); free(w->dp_at); free(w->dp_value);
+    free_factors(&w->shared); free_factors(&w->own);
+}
+
 /* Integrate lanes from `first` on until `budget` steps were taken; return the lane with which to go on. */
 int64_t castfit_integrate(const Model *model, const Tableau *method, const Task *task, int64_t first, int64_t budget)
 {
-    Work w = {.model = model, .method = method, .task = task};
-    const int64_t n = w.n = model->n_x + model->n_z, s = method->stages;
-    const int64_t nd = w.nd = task->dx ? (task->n_d + WIDE - 1) / WIDE * WIDE : 0, size = model->n_x * nd;
+    Work w;
     int64_t lane = first, taken = 0;
-    double *states = room(n * (8 + 2 * s) + model->jacobian_nnz, sizeof(double));
-    double *directions = room(size * (s + 4) + n * nd * 4 + nd, sizeof(double));
-    w.dp_begin = room(model->n_p + 1, sizeof(int64_t));
-    w.dp_at = room(model->n_p * (nd ? nd : 1), sizeof(int64_t));
-    w.dp_value = room(model->n_p * (nd ? nd : 1), sizeof(double));
-    const int enough = states && directions && w.dp_begin && w.dp_at && w.dp_value;
-    if (prepare_factors(&w.shared, model, n) & prepare_factors(&w.own, model, n) & enough) {
-        w.y = states; w.y1 = w.y + n; w.r = w.y1 + n; w.weight = w.r + n; w.e = w.weight + n; w.change = w.e + n;
-        w.most = w.change + n; w.k = w.most + n; w.z1 = w.k + s * n; w.jacobian = w.z1 + s * n;
-        w.s = directions; w.sk = w.s + size; w.sr = w.sk + size * s + n * nd; w.se = w.sr + n * nd; w.dt = w.se + n * nd;
+    if (prepare(&w, model, method, task)) {
         for (; lane < task->lanes && taken < budget; lane++) {
             if (task->skip[lane]) continue;
             if (task->pool && !task->follow) {
@@ -872,7 +905,6 @@ int64_t castfit_integrate(const Model *model, const Tableau *method, const Task 
         }
     } else
         for (; lane < task->lanes; lane++) task->code[lane] = NO_MEMORY;
-    free(states); free(directions); free(w.dp_begin); free(w.dp_at); free(w.dp_value);
-    free_factors(&w.shared); free_factors(&w.own);
+    dismiss(&w);
     return lane;
 }

@@ -1,4 +1,4 @@
-"""A model's functions for the compiled integrator (esdirk.c), and the call that integrates lanes.
+"""A model's functions for the compiled integrator (esdirk.c), and the calls that integrate lanes and go back.
 
 The integrator is compiled once per machine.  The model's functions
 
@@ -34,7 +34,7 @@ from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-_SOURCE = Path(__file__).with_name("esdirk.c")
+_SOURCES = [Path(__file__).with_name(name) for name in ("esdirk.c", "esdirk_adjoint.c")]  # compiled as one
 # Without the last two a square root or comparison inside a loop keeps it from running along the directions.
 _FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 # -O2 compiles twice as long and runs as fast; fused products round otherwise.
@@ -54,8 +54,9 @@ _BUDGET = 20_000  # steps between two looks at the watch
 _COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled
 _ROOM = 2**19  # numbers of steps that are kept: 4 MB
 _POOLS = 8  # that wait for their next use
+_MOST_KEPT = 2**27  # numbers of one lane's steps on the way back: 1 GB
 
-FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY = range(7)
+FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY, NO_SLOPES, STAGE_SINGULAR = range(9)
 """How a lane ended; as in esdirk.c."""
 
 _CAUSES = {
@@ -65,6 +66,8 @@ _CAUSES = {
     NOT_FINITE: ("not_finite", "the right-hand side is not finite"),
     SINGULAR: ("consistent_initialisation", "the algebraic equations are singular"),
     NO_MEMORY: ("solver", "there is no memory for the integration"),
+    NO_SLOPES: ("not_finite", "a derivative of the right-hand side is not finite"),
+    STAGE_SINGULAR: ("step_size", "the matrix of a stage is singular"),
 }
 
 
@@ -116,6 +119,14 @@ class _Task(ctypes.Structure):
         ("follow", ctypes.c_int64),
         ("kept", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in _FOUND),
+    ]
+
+
+class _Sums(ctypes.Structure):
+    _fields_ = [
+        ("n_a", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("seeds", "x0", "p", "start", "duration")),
+        ("most", ctypes.c_int64),
     ]
 
 
@@ -187,6 +198,32 @@ class IntegrationOutcome:
     counts: Integers
     steps: Array
     kept: StoredSteps | None = None
+
+    @property
+    def arrays(self) -> list[Array]:
+        """What has to be finite."""
+        return [self.x, self.z] if self.dx is None else [self.x, self.z, self.dx]
+
+
+@dataclass(frozen=True)
+class PulledSums:
+    """Derivatives of n_a sums over each of L lanes: x0 (L, n_x, n_a), p (L, n_p, n_a), start and duration (L, n_a).
+
+    code, where, which : as of an integration
+    """
+
+    x0: Array
+    p: Array
+    start: Array
+    duration: Array
+    code: Integers
+    where: Array
+    which: Integers
+
+    @property
+    def arrays(self) -> list[Array]:
+        """What has to be finite."""
+        return [self.x0, self.p, self.start, self.duration]
 
 
 class NativeModel:
@@ -283,8 +320,7 @@ class NativeModel:
         moves = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
         quiet = np.ascontiguousarray(quiet)
         table, call = _table(method), integrator()
-        shared, replay = threads(), control.replay
-        here = shared is None or size == 1
+        replay, here = control.replay, threads() is None or size == 1
         how, kept = (self, grid, method, control), follow
         if keep:
             kept = StoredSteps(lanes, how, self._free) if here and directions is None else None
@@ -297,10 +333,7 @@ class NativeModel:
             store = _NO_STORE if kept is None or not here else (
                 _address(kept.pool), kept.pool.size, int(not keep), _address(kept.kept)
             )  # fmt: skip
-            if not hasattr(self._local, "workspace"):
-                with _LOCK:  # CasADi counts references without one
-                    self._local.workspace = _Workspace(self)
-            own: _Workspace = self._local.workspace
+            own = self._workspace()
             of, to = list[Any](), list[Any]()
             for arrays, taken in ((*given[1:], quiet, *moves, out), of), ((x, z, dx, code, which, counts, where), to):
                 for a in arrays:
@@ -314,14 +347,83 @@ class NativeModel:
                 yield
                 lane = call(*addresses, lane, _BUDGET)
 
-        began = thread_time()
+        self._divide(pieces, size)
+        return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
+
+    def pull(
+        self,
+        lanes: Lanes,
+        grid: Array,
+        method: Tableau,
+        control: StepSizes,
+        seeds: Array,
+        *,
+        stops: NDArray[np.int8] | None = None,
+        skip: NDArray[np.bool_] | None = None,
+        follow: StoredSteps | None = None,
+    ) -> PulledSums:
+        """Differentiate  sum seeds (L, m, n_x, n_a) * x  over lanes, as `integrate` has them without directions.
+
+        Steps that were kept are followed; without them lanes are integrated again.
+        """
+        size, m, n_a = lanes.size, grid.size, seeds.shape[3]
+        x0, p, start, duration = (
+            np.full(shape, np.nan)
+            for shape in ((size, self.n_x, n_a), (size, self.n_p, n_a), (size, n_a), (size, n_a))
+        )
+        code, which, where = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
+        given = {
+            **{name: getattr(lanes, name) for name in ("start", "duration", "x0", "z0", "p", "u")},
+            "unit": np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit,
+        }
+        given = {name: np.ascontiguousarray(a, dtype=np.float64) for name, a in given.items()}
+        given["stops"] = np.ascontiguousarray(np.zeros((size, m), dtype=np.int8) if stops is None else stops)
+        given["skip"] = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
+        grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
+        here = threads() is None or size == 1
+        kept = follow if here and follow is not None and follow.belongs(lanes, (self, grid, method, control)) else None
+        table = _table(method)[0]
+
+        def pieces(first: int, last: int) -> Generator[None, None, None]:
+            part, count = slice(first, last), last - first
+            rest = {  # what the lane is integrated into if there are no steps
+                "x": np.empty((count, m, self.n_x)),
+                "z": np.empty((count, m, self.n_z)),
+                "counts": np.zeros((count, 4), dtype=np.int64),
+            }
+            arrays = {name: a[part] for name, a in (given | {"code": code, "which": which, "where": where}).items()}
+            task = _Task(
+                lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
+                newton=control.newton, grid=_address(grid), **{name: _address(a) for name, a in (arrays | rest).items()},
+            )  # fmt: skip
+            if kept is not None:
+                task.pool, task.room, task.follow, task.kept = _address(kept.pool), kept.pool.size, 1, _address(kept.kept)
+            sums = _Sums(n_a, *(_address(a[part]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
+            lane, own = 0, self._workspace()
+            while lane < count:
+                yield
+                addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
+                lane = _pulling()(*addresses, lane, _BUDGET)
+
+        self._divide(pieces, size)
+        return PulledSums(x0, p, start, duration, code, where, which)
+
+    def _workspace(self) -> _Workspace:
+        """Return this thread's."""
+        if not hasattr(self._local, "workspace"):
+            with _LOCK:  # CasADi counts references without one
+                self._local.workspace = _Workspace(self)
+        return cast("_Workspace", self._local.workspace)
+
+    def _divide(self, pieces: Callable[[int, int], Generator[None, None, None]], size: int) -> None:
+        """Work on lanes, divided among threads where there are any; between pieces it is time to look at the watch."""
+        began, shared = thread_time(), threads()
         if shared is None or size == 1:
             for _ in pieces(0, size):
                 look()
         else:  # whose owner looks
             shared.run(lambda first, last: deque(pieces(first, last), 0), size)
         self.spent += thread_time() - began
-        return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
 
 _MODELS: WeakKeyDictionary[ca.Function, dict[bool, NativeModel]] = WeakKeyDictionary()
@@ -419,8 +521,19 @@ def integrator() -> Any:
 
     Raises CompilationError: if there is no compiler, or it fails.
     """
-    call = load(_SOURCE.read_text(encoding="utf-8"), _FLAGS).castfit_integrate
-    call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * 3 + (ctypes.c_int64,) * 2
+    return _callable("castfit_integrate", 3)
+
+
+@cache
+def _pulling() -> Any:
+    """Return the function that goes back over the steps of the compiled integrator."""
+    return _callable("castfit_pull", 4)
+
+
+def _callable(name: str, addresses: int) -> Any:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in _SOURCES)
+    call = getattr(load(source, _FLAGS), name)
+    call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * addresses + (ctypes.c_int64,) * 2
     return call
 
 
@@ -487,7 +600,7 @@ class Stepping:
             self.control = replace(self.control, watch=0.0)
         self.method = method_for(options.relative_tolerance)
 
-    def explain(self, found: IntegrationOutcome, skip: Mask, failures: dict[int, LaneFailure]) -> None:
+    def explain(self, found: IntegrationOutcome | PulledSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
         """Put the reasons of lanes that failed among the failures."""
         for lane in np.flatnonzero(found.code != FINE).tolist():
             code, which = int(found.code[lane]), int(found.which[lane])
@@ -495,7 +608,7 @@ class Stepping:
             if code == NOT_FINITE and which >= 0:
                 detail = f"NaN or Inf in the equation of {self._names[which]}"
             failures[lane] = LaneFailure(lane, cause, f"{detail}, at t = {found.where[lane]:g}")
-        parts = [found.x, found.z] if found.dx is None else [found.x, found.z, found.dx]
+        parts = found.arrays
         if not all(np.isfinite(part).all() for part in parts):
             flat = [part.reshape(skip.size, -1) for part in parts]
             bad = ~np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in flat]) & ~skip

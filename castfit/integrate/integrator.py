@@ -144,8 +144,11 @@ class Integrator:
         self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, grid[self._skip :])
 
-    def values(self, lanes: Lanes) -> Trajectories:
-        """Integrate all lanes; those that the method gives up, by another one."""
+    def values(self, lanes: Lanes, *, keep: bool = False) -> Trajectories:
+        """Integrate all lanes; those that the method gives up, by another one.
+
+        Steps are kept if `adjoint` is to go back over them, as far as the method can.
+        """
         by, spans = self._crew(lanes), self._spans(lanes)
         if by is not None:
             shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
@@ -153,7 +156,7 @@ class Integrator:
                 by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
             )
         elif self._stepping is not None:
-            found, _ = self._stepped(self._stepping, lanes, {})
+            found, _ = self._stepped(self._stepping, lanes, {}, keep=keep)
         else:
             with self._resting():
                 found = self._by_spans(lanes, spans)
@@ -168,7 +171,7 @@ class Integrator:
         if self.rescued_by == "":
             return []
         causes = ("step_size", "too_many_steps") if self.options.watch_sensitivities else ("step_size",)
-        tried = [f for f in failures if f.cause in causes or "IDA" in f.detail]
+        tried = [f for f in failures if f.cause in causes or "IDA" in f.detail or "no memory" in f.detail]
         return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
 
     def _lost(self, at: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
@@ -266,6 +269,8 @@ class Integrator:
         failures: dict[int, LaneFailure],
         seeds: tuple[Array, Array, Array | None] | None = None,
         follow: StoredSteps | None = None,
+        *,
+        keep: bool = False,
     ) -> tuple[Trajectories, Sensitivities | None]:
         """Integrate by the compiled method; with sensitivities along dx0, dp and spans, or None, if asked for."""
         guess, scale, directions = lanes.z0, np.ones(1), None
@@ -279,10 +284,11 @@ class Integrator:
         skip[list(failures)] = True
         stops = stops_of(lanes, self.grid) if self.n_u else None
         # Where directions have no say in the choice of steps, steps are kept without them, for who will follow them.
-        keep = stepping.control.watch == 0.0 and directions is None
+        free = stepping.control.watch == 0.0
+        keep = (keep or free) and directions is None
         found = stepping.model.integrate(
             replace(lanes, z0=guess), self.grid, stepping.method, stepping.control,
-            stops=stops, skip=skip, directions=directions, keep=keep, follow=follow,
+            stops=stops, skip=skip, directions=directions, keep=keep, follow=follow if free else None,
         )  # fmt: skip
         stepping.explain(found, skip, failures)
         x = self._or_still(lanes, found.x, lanes.x0[:, None])
@@ -417,9 +423,6 @@ class Integrator:
         at : lanes that failed in it are not tried again
         seeds (L, n_a, m, n_x) : the sums are  sum over outputs and states of seeds * x
         """
-        if self.method == "esdirk":  # which has no adjoint of its own
-            by = self._rescuer
-            return by.adjoint(lanes, by.values(lanes), seeds)
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
         alone = self.method == "idas" and self.n_z > 0
         by, spans = self._crew(lanes), self._every_interval() if alone else self._spans(lanes)
@@ -443,6 +446,8 @@ class Integrator:
     def adjoint_over(self, lanes: Lanes, at: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
         count, n_a = seeds.shape[:2]
+        if self._stepping is not None and n_a:
+            return self._pulled(self._stepping, lanes, at, seeds)
         scale = _adjoint_scale(lanes, seeds)
         seeds = seeds * scale[:, :, None, None]
         x0_bar, p_bar = np.zeros((count, n_a, self.n_x)), np.zeros((count, n_a, self.n_p))
@@ -489,6 +494,30 @@ class Integrator:
         for bar in found.bars:
             bar[list(failures)] = np.nan
         return found
+
+    def _pulled(self, stepping: Stepping, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
+        """Differentiate the compiled method's steps, from their end to their beginning."""
+        failures = {failure.lane: failure for failure in at.failures}
+        guess = lanes.z0
+        if self.n_z:
+            _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
+        still = lanes.duration == 0.0
+        skip = still.copy()
+        skip[list(failures)] = True
+        found = stepping.model.pull(
+            replace(lanes, z0=guess), self.grid, stepping.method, stepping.control, np.moveaxis(seeds, 1, 3),
+            stops=stops_of(lanes, self.grid) if self.n_u else None, skip=skip, follow=at.kept,
+        )  # fmt: skip
+        bars = [np.moveaxis(found.x0, 2, 1).copy(), np.moveaxis(found.p, 2, 1).copy(), found.start, found.duration]
+        if still.any():
+            total = seeds[still].sum(axis=2)
+            rates = self._rates(*self._begin(lanes, slice(0, 1), lanes.x0[:, None], guess, failures))[still]
+            for bar, here in zip(bars, (total, 0.0, 0.0, np.einsum("lai,li->la", total, rates)), strict=True):
+                bar[still] = here
+        stepping.explain(found, skip, failures)
+        for bar in bars:
+            bar[list(failures)] = np.nan
+        return Adjoints(bars[0], bars[1], bars[2], bars[3], _in_order(failures))
 
     def algebraic_slopes(self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array) -> Array:
         """Return how the algebraic states at the outputs move, (L, m, n_z, n_d), with dx (L, m, n_x, n_d), dp.

@@ -27,7 +27,7 @@ from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.casadi_functions import Built
 from castfit._support.silence import captured
 from castfit._support.time_limit import Stopped, unwatched
-from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics, sundials
+from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics
 from castfit.integrate.lanes import rounding
 from castfit.integrate.trajectories import mean_magnitude
 from castfit.integrate.triggers import triggered
@@ -136,11 +136,9 @@ class ShootingProblem(TranscribedProblem):
         gives: tuple[type, ...] = (Linearization,),
     ) -> None:
         self.problem = problem = problem.posed
-        adjoint = backward or GradientEvaluation in gives
-        if options.method == "auto" and adjoint:  # the methods that have adjoint states
-            options = replace(options, method=sundials(len(problem.model.algebraic_states)))
         self._choose(options)
         self._nodes, self._backward, self.gives = nodes, backward, gives
+        self._returns = backward or GradientEvaluation in gives  # integrators go back over their steps
         system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
         self._n_s = self._n_x if nodes else 0
@@ -491,7 +489,7 @@ class ShootingProblem(TranscribedProblem):
                 enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
                 gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))
             seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
-            with captured():
+            with self._silently():
                 found, stopped = gradient_by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, enters)
             failures += stopped
             for of, part in zip(self.layout.chains, found, strict=True):
@@ -660,7 +658,7 @@ class ShootingProblem(TranscribedProblem):
                 lanes = self._lanes(chains, parts, edges, parameters, begun, z_begun)
                 if self._relaxed is not None:
                     lanes = self._relaxed.lanes(lanes, int(group.integrator.grid[0] == 0.0))
-                found = group.integrator.values(lanes)
+                found = group.integrator.values(lanes, keep=self._returns)
                 runs.append(Integration(group.integrator, member, parts, lanes, found))
                 for part in parts:
                     i, own = part.condition, part.lanes

@@ -1,0 +1,225 @@
+"""Adjoint states of the compiled ESDIRK methods: the derivatives that directions along the same steps have."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import casadi as ca
+import numpy as np
+import pytest
+
+from castfit._bench.adjoint_scaling import network
+from castfit._support.status import Status
+from castfit._support.time_limit import Stopped
+from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
+from castfit.integrate.distributed import lanes_divided
+from castfit.integrate.esdirk_binding import obstacle
+from castfit.model.model import Model, symbols
+from tests.integrate.test_integrator import lotka_volterra, make_lanes
+
+pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+
+
+def dae() -> Model:
+    """Robertson's kinetics with a conserved sum, and an algebraic state that depends on all others and on time."""
+    a, b, c, z, k1, k2, k3, t = symbols("a b c z k1 k2 k3 t")
+    rates = {a: -k1 * a + k2 * b * c, b: k1 * a - k2 * b * c - k3 * b**2}
+    return Model(rates, algebraic={c: a + b + c - 1, z: z + 0.1 * z**3 - a * ca.sin(t)}, parameters=[k1, k2, k3],
+                 time=t)  # fmt: skip
+
+
+def chain(n: int) -> Model:
+    """A row of cells with diffusion and saturated decay, sparse, driven by an input."""
+    x, (d, v, u) = [symbols(f"x{i}") for i in range(n)], symbols("d v u")
+    behind, ahead = [u, *x[:-1]], [*x[1:], x[-1]]
+    rates = {x[i]: d * (behind[i] - 2 * x[i] + ahead[i]) - v * x[i] / (1 + x[i]) for i in range(n)}
+    return Model(rates, parameters=[d, v], inputs=[u])
+
+
+def of_network(rng) -> tuple[Model, Lanes, list[float]]:
+    return network(25, 60), make_lanes(rng.uniform(0.5, 1.5, (2, 25)), rng.uniform(0, 1, (2, 60)), 5.0, m=2), [0.4, 1]
+
+
+def of_lotka_volterra(rng) -> tuple[Model, Lanes, list[float]]:
+    """Outputs at the start, inside steps, and so many that steps do not end at them; one lane runs backwards."""
+    grid = [0.0, *np.linspace(0.01, 1, 600).tolist()]
+    return lotka_volterra(), make_lanes([0.4, 1.0], rng.uniform(0.8, 1.2, (2, 4)), [7.0, -1.0], m=601), grid
+
+
+def of_dae(rng) -> tuple[Model, Lanes, list[float]]:
+    del rng
+    return dae(), make_lanes([1.0, 0.0], [0.04, 1e4, 3e7], 40.0, start=0.5, m=3, z0=[0.0, 0.4]), [0.01, 0.3, 1.0]
+
+
+def of_chain(rng) -> tuple[Model, Lanes, list[float]]:
+    """An input with a kink after 0.2 and a jump after 0.5."""
+    u = np.array([[[1, 2, 0, 0]], [[1.4, -1, 3, 0]], [[3.0, 0, 0, -1]]])
+    return chain(60), make_lanes(rng.uniform(0, 1, 60), [30.0, 2.0], 1.0, u=u, m=3), [0.2, 0.5, 1.0]
+
+
+CASES = pytest.mark.parametrize("case", [of_network, of_lotka_volterra, of_dae, of_chain])
+
+
+def same_sums(integrator: Integrator, lanes: Lanes, rng, *, moving: bool) -> None:
+    """Compare derivatives along random directions from either side, of three sums."""
+    n_x, n_p, n_d = lanes.x0.shape[1], lanes.p.shape[1], 3
+    weight = 1 / np.maximum(np.abs(lanes.p), 1e-3)
+    dx0 = rng.standard_normal((lanes.size, n_x, n_d))
+    dp = rng.standard_normal((lanes.size, n_p, n_d)) / weight[:, :, None]
+    spans = rng.standard_normal((2, lanes.size, n_d)) if moving else None
+    at = integrator.values(lanes)
+    seeds = rng.standard_normal((lanes.size, 3, integrator.grid.size, n_x))
+    ahead = integrator.sensitivities(lanes, at, dx0, dp, spans)
+    back = integrator.adjoint(lanes, at, seeds)
+    assert at.kept is not None
+    assert ahead.failures == back.failures == ()
+    forward = np.einsum("lamx,lmxd->lad", seeds, ahead.dx)
+    backward = back.x0 @ dx0 + back.p @ dp
+    if spans is not None:
+        backward = backward + np.einsum("la,lkd->lad", back.start, spans[:1].transpose(1, 0, 2))
+        backward = backward + np.einsum("la,lkd->lad", back.duration, spans[1:].transpose(1, 0, 2))
+    size = np.einsum("lamx,lmxd->lad", np.abs(seeds), np.abs(ahead.dx))
+    assert (np.abs(forward - backward) / size).max() < 1e-11
+    again = integrator.adjoint(lanes, replace(at, kept=None), seeds)
+    for kept, anew in zip(back.bars, again.bars, strict=True):
+        np.testing.assert_array_equal(kept, anew)
+
+
+@CASES
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-8])
+def test_gradients_are_those_of_directions_along_the_same_steps(case, tolerance):
+    rng = np.random.default_rng(3)
+    model, lanes, grid = case(rng)
+    options = IntegratorOptions("esdirk", tolerance, tolerance / 100, watch_sensitivities=False)
+    # Inputs that vary do not move with lanes that have several intervals.
+    same_sums(Integrator(model.system, grid, options), lanes, rng, moving=case is not of_chain)
+
+
+def test_one_interval_with_an_input_moves_with_its_ends():
+    rng = np.random.default_rng(4)
+    u = np.array([[[1.0, 2.0, -0.5, 0.1]]])
+    lanes = make_lanes(rng.uniform(0, 1, 60), [30.0, 2.0], 1.0, u=u, start=2.0)
+    options = IntegratorOptions("esdirk", watch_sensitivities=False)
+    same_sums(Integrator(chain(60).system, [1.0], options), lanes, rng, moving=True)
+
+
+def test_sparse_matrices_give_what_pivoting_gives(monkeypatch):
+    rng = np.random.default_rng(5)
+    model, lanes, grid = of_chain(rng)
+    seeds = rng.standard_normal((1, 1, 3, 60))
+    found = []
+    for order in (esdirk_binding.elimination, lambda *_: None):
+        monkeypatch.setattr(esdirk_binding, "elimination", order)
+        integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
+        assert (integrator._stepping.model.elimination is None) == (len(found) == 1)
+        found.append(integrator.adjoint(lanes, integrator.values(lanes), seeds))
+    for ours, theirs in zip(found[0].bars, found[1].bars, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_agree_with_another_method():
+    lanes = make_lanes([0.4, 1.0], np.ones(4), 5.0, start=1.0)
+    seeds = np.ones((1, 1, 1, 2))
+    bars = []
+    for method in ("esdirk", "cvodes"):
+        integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions(method, 1e-10, 1e-12))
+        bars.append(integrator.adjoint(lanes, integrator.values(lanes), seeds).bars)
+    for ours, theirs in zip(*bars, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_lanes_of_no_duration_stand_still():
+    lanes = make_lanes([0.4, 1.0], np.ones((2, 4)), [0.0, 1.0], m=2)
+    integrator = Integrator(lotka_volterra().system, [0.5, 1.0], IntegratorOptions("esdirk"))
+    found = integrator.adjoint(lanes, integrator.values(lanes), np.ones((2, 1, 2, 2)))
+    np.testing.assert_array_equal(found.x0[0], [[2.0, 2.0]])
+    np.testing.assert_array_equal(found.p[0], 0.0)
+    np.testing.assert_allclose(found.duration[0], 2 * (-0.4 + 0.4 + 1 - 0.4))
+
+
+def test_steps_are_kept_where_that_is_asked_for_and_belong_to_their_lanes():
+    lanes = make_lanes([0.4, 1.0], np.ones(4), 5.0)
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+    seeds = np.ones((1, 1, 1, 2))
+    assert integrator.values(lanes).kept is None
+    at = integrator.values(lanes, keep=True)
+    assert at.kept is not None
+    others = replace(lanes, p=lanes.p * 1.1)
+    apart = integrator.adjoint(others, integrator.values(others), seeds)
+    np.testing.assert_array_equal(integrator.adjoint(others, at, seeds).p, apart.p)
+    # Directions that have a say in the choice of steps do not follow those that were kept.
+    directions = np.zeros((1, 2, 1)), np.ones((1, 4, 1))
+    np.testing.assert_array_equal(
+        integrator.sensitivities(lanes, at, *directions).dx,
+        integrator.sensitivities(lanes, replace(at, kept=None), *directions).dx,
+    )
+
+
+def test_threads_give_the_same_numbers():
+    rng = np.random.default_rng(6)
+    lanes = make_lanes([0.4, 1.0], rng.uniform(0.8, 1.2, (9, 4)), 5.0)
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+    seeds = rng.standard_normal((9, 2, 1, 2))
+    alone = integrator.adjoint(lanes, integrator.values(lanes, keep=True), seeds)
+    with lanes_divided(3):
+        divided = integrator.adjoint(lanes, integrator.values(lanes, keep=True), seeds)
+    with ThreadPoolExecutor(2) as pool:
+        own = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+        other = pool.submit(lambda: own.adjoint(lanes, own.values(lanes), seeds)).result()
+    for found in (divided, other):
+        for ours, theirs in zip(found.bars, alone.bars, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+# What goes wrong
+
+
+def test_a_derivative_that_does_not_exist_is_reported_for_its_lane_alone():
+    x, k = symbols("x k")
+    model = Model({x: -ca.sqrt(k) * x}, parameters=[k])
+    lanes = make_lanes([1.0], [[0.0], [1.0]], 1.0)
+    integrator = Integrator(model.system, [1.0], IntegratorOptions("esdirk"))
+    at = integrator.values(lanes)
+    assert at.failures == ()
+    found = integrator.adjoint(lanes, at, np.ones((2, 1, 1, 1)))
+    assert [(f.lane, f.cause) for f in found.failures] == [(0, "not_finite")]
+    assert np.isnan(found.x0[0]).all()
+    np.testing.assert_allclose(found.p[1], [[-0.5 * np.exp(-1)]])
+
+
+def test_no_room_for_the_steps_is_no_end(monkeypatch):
+    """A lane whose steps need more than there is goes to another method, which starts again from points on the way."""
+    lanes = make_lanes([0.4, 1.0], np.ones(4), 10.0)
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+    at, seeds = integrator.values(lanes), np.ones((1, 1, 1, 2))
+    plenty = integrator.adjoint(lanes, at, seeds)
+    assert plenty.rescued == ()
+    monkeypatch.setattr(esdirk_binding, "_MOST_KEPT", 2000)
+    found = integrator.adjoint(lanes, at, seeds)
+    assert found.rescued == (0,)
+    assert found.failures == ()
+    np.testing.assert_allclose(found.p, plenty.p, rtol=1e-5)
+
+
+def test_going_back_stops_between_lanes_and_can_be_done_again(monkeypatch):
+    lanes = make_lanes([0.4, 1.0], np.ones((3, 4)), 5.0)
+    integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+    at, seeds = integrator.values(lanes, keep=True), np.ones((3, 1, 1, 2))
+    expected = integrator.adjoint(lanes, at, seeds)
+    looks = []
+
+    def stop() -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            raise Stopped(Status.MAX_TIME)
+
+    monkeypatch.setattr(esdirk_binding, "look", stop)
+    monkeypatch.setattr(esdirk_binding, "_BUDGET", 1)
+    with pytest.raises(Stopped):
+        integrator.adjoint(lanes, at, seeds)
+    assert len(looks) == 2
+    found = integrator.adjoint(lanes, at, seeds)
+    for ours, theirs in zip(found.bars, expected.bars, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert len(looks) == 5
