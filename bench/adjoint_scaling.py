@@ -6,8 +6,10 @@ A network of n_x states with n_p parameters is simulated, and differentiated
     adjoint    as one number, the sum of the final states: n_x equations backwards, n_p integrals;
     vector     as n_x numbers, the final states by parameters and initial states: n_x^2 equations backwards.
 
-CPU times are relative to that of a simulation to the same tolerance.  The crossover is where forward and backward
-sensitivities take the same time, by interpolation of the logarithms.
+by CVODES, whose adjoint states are integrated anew, and by the ESDIRK method, which goes back over its own steps.  CPU
+times are relative to that of a simulation by the same method to the same tolerance, which comes on top; the error is
+the largest difference from the forward gradient, relative to its largest entry.  The crossover is where forward and
+backward sensitivities take the same time, by interpolation of the logarithms.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._support.arrays import Array
+    from castfit.integrate import Sensitivities
 
 NAME = "adjoint-scaling"
+METHODS = ("esdirk", "cvodes")
 STATES, PARAMETERS = (2, 5, 20, 100), (5, 10, 20, 50, 100, 200, 500)
 _HORIZON = 5.0
 _MOST = 2e4  # sensitivity equations that are worth the wait
@@ -49,6 +53,7 @@ _LONG = 0.5  # seconds after which once is enough
 class AdjointTiming:
     """One network: CPU seconds of a simulation, and how many simulations the derivatives take; NaN where left out."""
 
+    method: str
     n_x: int
     n_p: int
     simulation: float
@@ -56,6 +61,7 @@ class AdjointTiming:
     adjoint: float
     forward_all: float
     vector: float
+    error: float
 
 
 @dataclass(frozen=True)
@@ -70,14 +76,14 @@ class AdjointScaling:
     timings: tuple[AdjointTiming, ...]
 
     @property
-    def crossovers(self) -> dict[int, tuple[float, float]]:
-        """Per n_x the numbers of parameters from which a gradient, and a Jacobian, takes less time backwards."""
-        out: dict[int, tuple[float, float]] = {}
-        for n_x in dict.fromkeys(t.n_x for t in self.timings):
-            own = [t for t in self.timings if t.n_x == n_x]
+    def crossovers(self) -> dict[tuple[str, int], tuple[float, float]]:
+        """Per method and n_x the parameters from which a gradient, and a Jacobian, takes less time backwards."""
+        out: dict[tuple[str, int], tuple[float, float]] = {}
+        for method, n_x in dict.fromkeys((t.method, t.n_x) for t in self.timings):
+            own = [t for t in self.timings if (t.method, t.n_x) == (method, n_x)]
             n_p = np.array([t.n_p for t in own], dtype=float)
             one = _crossing(n_p, np.array([t.forward / t.adjoint for t in own]))
-            out[n_x] = one, _crossing(n_p, np.array([t.forward_all / t.vector for t in own]))
+            out[method, n_x] = one, _crossing(n_p, np.array([t.forward_all / t.vector for t in own]))
         return out
 
 
@@ -95,6 +101,7 @@ def adjoint_scaling(
     *,
     states: Sequence[int] = STATES,
     parameters: Sequence[int] = PARAMETERS,
+    methods: Sequence[str] = METHODS,
     rng: int | np.random.Generator = 0,
     repetitions: int = 5,
     progress: Progress = lambda _: None,
@@ -104,6 +111,8 @@ def adjoint_scaling(
     Parameters
     ----------
     states, parameters : sequences of int
+    methods : sequence of str
+        Of integration.
     rng : int or Generator
         Draws initial states and parameters.
     repetitions : int
@@ -115,36 +124,44 @@ def adjoint_scaling(
     for n_x in states:
         for n_p in parameters:
             progress(f"{NAME}: {n_x} states, {n_p} parameters")
-            found.append(_timed(n_x, n_p, generator, repetitions))
+            x0, p = generator.uniform(0.5, 1.5, (1, n_x)), generator.uniform(0.1, 1.0, (1, n_p))
+            lanes = Lanes(np.zeros(1), np.full(1, _HORIZON), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
+            found += [_timed(method, lanes, repetitions) for method in methods]
     return AdjointScaling(tuple(found))
 
 
-def _timed(n_x: int, n_p: int, rng: np.random.Generator, repetitions: int) -> AdjointTiming:
-    integrator = Integrator(network(n_x, n_p).system, [1.0], IntegratorOptions("cvodes"))
-    x0, p = rng.uniform(0.5, 1.5, (1, n_x)), rng.uniform(0.1, 1.0, (1, n_p))
-    lanes = Lanes(np.zeros(1), np.full(1, _HORIZON), x0, p, np.zeros((1, 1, 0, 4)), np.zeros((1, 0)))
-    at = integrator.values(lanes)
+def _timed(method: str, lanes: Lanes, repetitions: int) -> AdjointTiming:
+    n_x, n_p = lanes.x0.shape[1], lanes.p.shape[1]
+    options = IntegratorOptions(method, watch_sensitivities=method != "esdirk")  # whose directions follow the steps
+    integrator = Integrator(network(n_x, n_p).system, [1.0], options)
+    at = integrator.values(lanes, keep=True)
     every, of_p = np.eye(n_x)[None, :, None], np.eye(n_p)[None]
+    total = every.sum(axis=1, keepdims=True)
 
-    def forward(directions: int) -> Callable[[], object]:
+    def forward(directions: int) -> Callable[[], Sensitivities]:
         dx0, dp = np.zeros((1, n_x, directions)), np.zeros((1, n_p, directions))
         dp[:, :, directions - n_p :] = of_p
         dx0[:, :, : directions - n_p] = np.eye(n_x)[:, : directions - n_p]
         return lambda: integrator.sensitivities(lanes, at, dx0, dp)
 
     simulation = _median_time(lambda: integrator.values(lanes), 2 * repetitions)
+    some = n_x * (1 + n_p) <= _MOST
+    ahead = forward(n_p)().dx[0, 0].sum(axis=0) if some else np.full(n_p, np.nan)
+    error = np.abs(integrator.adjoint(lanes, at, total).p[0, 0] - ahead).max() / np.abs(ahead).max()
 
     def relative(action: Callable[[], object], equations: float) -> float:
         return _median_time(action, repetitions) / simulation if equations <= _MOST else np.nan
 
     return AdjointTiming(
+        method,
         n_x,
         n_p,
         simulation,
         forward=relative(forward(n_p), n_x * (1 + n_p)),
-        adjoint=relative(lambda: integrator.adjoint(lanes, at, every.sum(axis=1, keepdims=True)), n_x + n_p),
+        adjoint=relative(lambda: integrator.adjoint(lanes, at, total), n_x + n_p),
         forward_all=relative(forward(n_p + n_x), n_x * (1 + n_p + n_x)),
         vector=relative(lambda: integrator.adjoint(lanes, at, every), n_x * (n_x + n_p)),
+        error=float(error),
     )
 
 
@@ -172,32 +189,37 @@ def _crossing(n_p: Array, ratio: Array) -> float:
 
 
 def draw_derivatives(
-    timings: Sequence[AdjointTiming], crossovers: Mapping[int, tuple[float, float]], path: str | Path | None = None
+    timings: Sequence[AdjointTiming],
+    crossovers: Mapping[tuple[str, int], tuple[float, float]],
+    path: str | Path | None = None,
 ) -> Figure:
     """Plot the time of a gradient in simulations against the number of parameters, a colour per number of states.
+
+    Of several methods of integration the first one's are drawn.
 
     Parameters
     ----------
     timings : sequence
         Networks with n_x states and n_p parameters.
     crossovers : mapping
-        Per n_x the number of parameters from which the adjoint takes less time, marked by a dot; a second number is
-        not drawn.
+        Per method and n_x the number of parameters from which the adjoint takes less time, marked by a dot; a second
+        number is not drawn.
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
     """
     figure = new_figure(6.4, 3.8)
     axes = figure.subplots()
     tidy(axes)
-    for colour, n_x in zip(_COLOURS, dict.fromkeys(t.n_x for t in timings), strict=False):
-        own = [t for t in timings if t.n_x == n_x]
+    drawn = [t for t in timings if t.method == timings[0].method]
+    for colour, n_x in zip(_COLOURS, dict.fromkeys(t.n_x for t in drawn), strict=False):
+        own = [t for t in drawn if t.n_x == n_x]
         n_p = np.array([t.n_p for t in own], dtype=float)
         forward = np.array([t.forward for t in own], dtype=float)
         adjoint = np.array([t.adjoint for t in own], dtype=float)
         axes.plot(n_p, forward, color=colour, linewidth=1.4, linestyle="--")
         axes.plot(n_p, adjoint, color=colour, linewidth=1.8, label=f"{n_x} states")
         known = np.isfinite(adjoint)
-        where = crossovers[n_x][0]
+        where = crossovers[own[0].method, n_x][0]
         if n_p[0] <= where <= n_p[-1]:
             height = _interpolated(where, n_p[known], adjoint[known])
             axes.plot([where], [height], "o", color=colour, markersize=5)
@@ -225,6 +247,7 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) 
         draw_derivatives(found.timings, found.crossovers, plot)
     sheet = Sheet.of(
         found.timings,
+        ("method", lambda t: t.method),
         (">states", lambda t: f"{t.n_x}"),
         (">parameters", lambda t: f"{t.n_p}"),
         (">simulation", lambda t: f"{1e3 * t.simulation:.2f} ms"),
@@ -232,17 +255,20 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) 
         (">adjoint", lambda t: _times(t.adjoint)),
         (">Jacobian: forward", lambda t: _times(t.forward_all)),
         (">adjoint ", lambda t: _times(t.vector)),
+        (">error", lambda t: f"{t.error:.0e}" if np.isfinite(t.error) else ""),
         title="Time of derivatives in simulations",
     )
     crossings = Sheet.of(
         found.crossovers.items(),
-        (">states", lambda item: f"{item[0]}"),
+        ("method", lambda item: item[0][0]),
+        (">states", lambda item: f"{item[0][1]}"),
         (">gradient by adjoint pays from", lambda item: _from(item[1][0])),
         (">Jacobian by adjoint pays from", lambda item: _from(item[1][1])),
         title="Parameters from which backward integration takes less time",
     )
     rows = [vars(t) for t in found.timings]
-    return Report((sheet, "", crossings), record(NAME, rows, seed=seed, crossovers=found.crossovers))
+    crossovers = [{"method": method, "n_x": n_x, "from": of} for (method, n_x), of in found.crossovers.items()]
+    return Report((sheet, "", crossings), record(NAME, rows, seed=seed, crossovers=crossovers))
 
 
 def _times(ratio: float) -> str:

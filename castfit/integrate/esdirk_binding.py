@@ -368,20 +368,19 @@ class NativeModel:
         """
         size, m, n_a = lanes.size, grid.size, seeds.shape[3]
         x0, p, start, duration = (
-            np.full(shape, np.nan)
-            for shape in ((size, self.n_x, n_a), (size, self.n_p, n_a), (size, n_a), (size, n_a))
+            np.full(shape, np.nan) for shape in ((size, self.n_x, n_a), (size, self.n_p, n_a), (size, n_a), (size, n_a))
         )
         code, which, where = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
-        given = {
+        given: dict[str, NDArray[Any]] = {
             **{name: getattr(lanes, name) for name in ("start", "duration", "x0", "z0", "p", "u")},
             "unit": np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit,
         }
         given = {name: np.ascontiguousarray(a, dtype=np.float64) for name, a in given.items()}
         given["stops"] = np.ascontiguousarray(np.zeros((size, m), dtype=np.int8) if stops is None else stops)
         given["skip"] = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
-        grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
         here = threads() is None or size == 1
         kept = follow if here and follow is not None and follow.belongs(lanes, (self, grid, method, control)) else None
+        grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
         table = _table(method)[0]
 
         def pieces(first: int, last: int) -> Generator[None, None, None]:
@@ -392,12 +391,13 @@ class NativeModel:
                 "counts": np.zeros((count, 4), dtype=np.int64),
             }
             arrays = {name: a[part] for name, a in (given | {"code": code, "which": which, "where": where}).items()}
+            at = {name: _address(a) for name, a in (arrays | rest).items()}
             task = _Task(
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
-                newton=control.newton, grid=_address(grid), **{name: _address(a) for name, a in (arrays | rest).items()},
+                newton=control.newton, grid=_address(grid), **at,
             )  # fmt: skip
             if kept is not None:
-                task.pool, task.room, task.follow, task.kept = _address(kept.pool), kept.pool.size, 1, _address(kept.kept)
+                task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
             sums = _Sums(n_a, *(_address(a[part]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
             lane, own = 0, self._workspace()
             while lane < count:

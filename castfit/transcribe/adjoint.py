@@ -6,7 +6,8 @@ ends of the stages have to be differentiated.  For a direction d of the states a
 
     lambda' = -lambda f_x,   lambda(t_{k+1}) = d,      d . dx/ds_k = lambda(t_k),      d . dx/dp = int lambda f_p dt
 
-is one backward integration, whatever the number of parameters.  All n_x unit vectors give the whole Jacobian, one
+is one backward integration, whatever the number of parameters; or, by the ESDIRK method, one way back over the steps
+that were taken (esdirk_adjoint.c), whose derivatives these are.  All n_x unit vectors give the whole Jacobian, one
 direction per stage the gradient of a scalar such as h_k = |x_k - s_{k+1}|^2, for which d = 2 (x_k - s_{k+1}).
 
 Jumps at the end of a stage come after the integration: d is carried back through them.

@@ -28,6 +28,7 @@ from castfit._support.casadi_functions import Built
 from castfit._support.silence import captured
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics
+from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import rounding
 from castfit.integrate.trajectories import mean_magnitude
 from castfit.integrate.triggers import triggered
@@ -86,15 +87,15 @@ _GONE = 1e-6
 _REMEMBERED = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
 
 _MANY = 500
-"""Quantities from which gradients of the cost pay for the slower convergence of a Hessian that is only approximated.
+"""Quantities of one experiment from which CVODES's gradients of the cost pay for a Hessian that is only approximated.
 
-One gradient takes about 3 simulations and pays from five to ten quantities (castfit bench adjoint-scaling).  CPU
-seconds of whole fits of networks, by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
+By the ESDIRK method, whose directions cost a hundredth of a simulation, they did not: CPU seconds of whole fits of
+networks of 20 states by gradients (iterations) / by IPOPT with Jacobians / by Gauss-Newton:
 
-    20 states, 100 parameters   3.2 (104) / 0.4 (8) / 0.3 (4)
-    20 states, 300 parameters   3.6 (56)  / 2.3 (7) / 1.6 (4)
-    20 states, 600 parameters   5.4 (36)  / 6.0 (6) / 4.5 (3)
-     5 states, 600 parameters   3.3 (18)  / 3.9 (5) / 3.3 (3)
+      100 parameters    7.6 (453) /  0.13 (7) / 0.13 (4)
+      600 parameters   14.2 (240) /  0.8 (6)  / 1.2 (3)
+    1,200 parameters   24 (190)   /  2.4 (6)  / 6.5 (3)
+    3,000 parameters   > 38       / 16 (5)    / > 60
 """
 
 _PER_STATE, _AT_ALL = 1.5, 15.0
@@ -920,7 +921,7 @@ def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
     """
     n_x = len(problem.model.states)
     if options.method not in _MEASURED or method_of(options, n_x, 0) == "esdirk":
-        return False  # whose forward directions are cheap
+        return False  # whose forward directions are cheap, and watched over by default
     directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
     return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
 
@@ -928,9 +929,12 @@ def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
 def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
     """Whether a fit by gradients of the cost takes less time than one by the derivatives of all residuals.
 
-    Never for a DAE, as above.
+    Never for a DAE, as above, nor by the ESDIRK method.
     """
-    return options.method in _MEASURED and not problem.model.algebraic_states and len(problem.names) >= _MANY
+    directions = max((int((c.link.moving | c.link.starting).sum()) for c in problem.conditions), default=0)
+    if options.method not in _MEASURED or problem.model.algebraic_states or directions < _MANY:
+        return False
+    return integrator_of(problem.model, [1.0], options).method != "esdirk"
 
 
 def adjoint_obstacle(problem: Posed) -> str:

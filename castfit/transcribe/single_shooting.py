@@ -37,8 +37,8 @@ class SingleShooting:
     derivatives : {"auto", "forward", "adjoint"}
         What solvers are given: the derivatives of all residuals, by forward sensitivities, one per quantity; or the
         gradient of the cost alone, by one adjoint state, whatever the number of quantities, with which IPOPT
-        approximates the Hessian.  "auto" takes that for hundreds of quantities, if the solver is IPOPT.  Statistics
-        come from all derivatives, which are computed once more at the end in any case.
+        approximates the Hessian.  "auto" takes that for hundreds of quantities of one experiment if the solver is IPOPT
+        and the integrator CVODES.  Statistics come from all derivatives, which are computed once more at the end.
 
     Raises
     ------

@@ -51,7 +51,10 @@ def test_mistakes_in_the_table():
 def test_scaling_times_every_network(tmp_path, monkeypatch, capsys):
     small = adjoint_scaling.adjoint_scaling
     found = small(states=(2, 3), parameters=(3, 6), repetitions=1)
-    assert [(t.n_x, t.n_p) for t in found.timings] == [(2, 3), (2, 6), (3, 3), (3, 6)]
+    sizes = [(2, 3), (2, 6), (3, 3), (3, 6)]
+    methods = ("esdirk", "cvodes")
+    assert [(t.method, t.n_x, t.n_p) for t in found.timings] == [(m, *size) for size in sizes for m in methods]
+    assert all(t.error < (1e-10 if t.method == "esdirk" else 1e-4) for t in found.timings)
     assert all(min(t.simulation, t.forward, t.adjoint, t.forward_all, t.vector) > 0 for t in found.timings)
     monkeypatch.setattr(adjoint_scaling, "adjoint_scaling", lambda **_: found)
     picture = tmp_path / "scaling.png"
@@ -62,9 +65,9 @@ def test_scaling_times_every_network(tmp_path, monkeypatch, capsys):
 
 def test_the_crossover_is_where_both_take_the_same_time():
     n_p = (10, 100, 1000)
-    timings = tuple(AdjointTiming(2, n, 1e-3, forward=n / 10, adjoint=20.0, forward_all=n, vector=5.0) for n in n_p)
-    one, jacobian = AdjointScaling(timings).crossovers[2]
+    timings = tuple(AdjointTiming("cvodes", 2, n, 1e-3, n / 10, 20.0, forward_all=n, vector=5.0, error=0) for n in n_p)
+    one, jacobian = AdjointScaling(timings).crossovers["cvodes", 2]
     assert one == pytest.approx(200.0)
     assert jacobian == 0.0  # from the first
-    never = tuple(AdjointTiming(2, n, 1e-3, 1.0, 2.0, 1.0, np.nan) for n in n_p)
-    assert AdjointScaling(never).crossovers[2] == (np.inf, np.inf)
+    never = tuple(AdjointTiming("cvodes", 2, n, 1e-3, 1.0, 2.0, 1.0, np.nan, 0.0) for n in n_p)
+    assert AdjointScaling(never).crossovers["cvodes", 2] == (np.inf, np.inf)

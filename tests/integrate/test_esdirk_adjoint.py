@@ -106,7 +106,7 @@ def test_one_interval_with_an_input_moves_with_its_ends():
 
 def test_sparse_matrices_give_what_pivoting_gives(monkeypatch):
     rng = np.random.default_rng(5)
-    model, lanes, grid = of_chain(rng)
+    _, lanes, grid = of_chain(rng)
     seeds = rng.standard_normal((1, 1, 3, 60))
     found = []
     for order in (esdirk_binding.elimination, lambda *_: None):

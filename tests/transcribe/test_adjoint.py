@@ -215,7 +215,18 @@ def counts() -> cf.Problem:
     return cf.Problem(model, data, parameters={"k": cf.Parameter(0.6, scale="log", prior=cf.Normal(0.8, 0.3))})
 
 
-SUMS = [lotka_volterra, unconstrained, eventful, oral, counts]
+def outliers() -> cf.Problem:
+    """A DAE with Laplace's errors of one output and Gaussian ones, whose law is estimated, of the other."""
+    a, b, k, z, s = cf.symbols("a b k z s")
+    model = cf.Model({a: -z, b: z - 0.3 * b}, algebraic={z: z + 0.1 * z**3 - k * a}, parameters=[k],
+                     outputs={"y": a + z})  # fmt: skip
+    data = cf.Experiment({"y": [1.3, 0.2, 0.3], "b": [0.3, 0.4, 0.2]}, time=[0.5, 1, 3],
+                         noise={"y": cf.Laplace(0.1), "b": cf.Gaussian(0.02 + s * b)},
+                         initial={"a": cf.free(1.1), "b": 0})  # fmt: skip
+    return cf.Problem(model, data, parameters={"k": 0.8, "s": 0.1})
+
+
+SUMS = [lotka_volterra, unconstrained, eventful, oral, counts, outliers]
 GRADIENT = cf.SingleShooting(TIGHT, derivatives="adjoint")
 
 
@@ -234,6 +245,16 @@ def test_the_gradient_of_the_cost_equals_finite_differences_and_that_of_the_jaco
         costs = [staged.evaluate(v + m * 1e-3 * dv).cost for m in (-2, -1, 1, 2)]
         slope = (costs[0] - 8 * costs[1] + 8 * costs[2] - costs[3]) / 12e-3
         assert found.gradient @ dv == pytest.approx(slope, rel=1e-6, abs=1e-6 * size)
+
+
+@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+@pytest.mark.parametrize("problem", SUMS, ids=lambda p: p.__name__)
+def test_the_gradient_of_the_esdirk_method_is_that_of_its_own_steps(problem):
+    options = IntegratorOptions("esdirk", 1e-5, 1e-7, watch_sensitivities=False)
+    staged = cf.SingleShooting(options, derivatives="adjoint").transcribe(problem(), problem().guess)
+    found, linear = staged.gradient(staged.start), staged.linearize(staged.start)
+    by_rows = cost_gradient(staged.layout, linear, np.ones(staged.layout.n_groups + 1))
+    np.testing.assert_allclose(found.gradient, by_rows, rtol=1e-10, atol=1e-10 * np.abs(by_rows).max())
 
 
 def test_weights_of_groups_multiply_their_squares():
@@ -287,12 +308,25 @@ def network_problem(n_x: int, n_p: int) -> cf.Problem:
     return cf.Problem(model, experiment, parameters=priors)
 
 
+def spread() -> cf.Problem:
+    x, k = cf.symbols("x k")
+    data = [cf.Experiment({"x": [1.0, 0.5]}, time=[1, 2], initial={"x": cf.free(2.0)}) for _ in range(500)]
+    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
+
+
 def test_auto_takes_what_is_faster():
     few, many = network_problem(2, 3), network_problem(2, 500)
-    for problem, expected in ((few, (Linearization,)), (many, (GradientEvaluation, Linearization))):
-        assert cf.SingleShooting().transcribe(problem, problem.guess).gives == expected
-    some, cvodes = network_problem(2, 30), cf.IntegratorOptions(method="cvodes")
+    cvodes = cf.IntegratorOptions(method="cvodes")
     fast = cf.IntegratorOptions()  # one factorization for all directions, where it is compiled
+    rows, both = (Linearization,), (GradientEvaluation, Linearization)
+    # Experiments with five hundred quantities of their own in all have few directions each.
+    for problem, options, expected in (
+        (few, cvodes, rows), (many, cvodes, both), (many, fast, both if obstacle() else rows), (spread(), cvodes, rows)
+    ):  # fmt: skip
+        staged = cf.SingleShooting(options).transcribe(problem, problem.guess)
+        assert staged.gives == expected
+        assert staged.options == options
+    some = network_problem(2, 30)
     quick = 9 if obstacle() else 8
     for problem, stages, options in ((few, 8, cvodes), (some, 9, cvodes), (some, quick, fast)):  # 9: nodes of their own
         staged = cf.MultipleShooting("data", integrator=options).transcribe(problem, problem.guess)
