@@ -347,6 +347,7 @@ class NativeModel:
                 yield
                 lane = call(*addresses, lane, _BUDGET)
 
+        self._workspace()  # so that it is not made further down
         self._divide(pieces, size)
         return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
@@ -405,6 +406,7 @@ class NativeModel:
                 addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
                 lane = _pulling()(*addresses, lane, _BUDGET)
 
+        self._workspace()  # so that it is not made further down
         self._divide(pieces, size)
         return PulledSums(x0, p, start, duration, code, where, which)
 
