@@ -319,7 +319,7 @@ class NativeModel:
                  (grid, lanes.start, lanes.duration, lanes.x0, lanes.z0, lanes.p, lanes.u, unit)]  # fmt: skip
         moves = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
         quiet = np.ascontiguousarray(quiet)
-        table, call = _table(method), integrator()
+        table, call = _table(method), integrator().castfit_integrate
         replay, here = control.replay, threads() is None or size == 1
         how, kept = (self, grid, method, control), follow
         if keep:
@@ -404,7 +404,7 @@ class NativeModel:
             while lane < count:
                 yield
                 addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
-                lane = _pulling()(*addresses, lane, _BUDGET)
+                lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
         self._workspace()  # so that it is not made further down
         self._divide(pieces, size)
@@ -518,25 +518,15 @@ class _Workspace:
 
 
 @cache
-def integrator() -> Any:
-    """Return the compiled integrator's function.
+def integrator() -> ctypes.CDLL:
+    """Return the compiled integrator: `castfit_integrate`, and `castfit_pull`, which goes back over its steps.
 
     Raises CompilationError: if there is no compiler, or it fails.
     """
-    return _callable("castfit_integrate", 3)
-
-
-@cache
-def _pulling() -> Any:
-    """Return the function that goes back over the steps of the compiled integrator."""
-    return _callable("castfit_pull", 4)
-
-
-def _callable(name: str, addresses: int) -> Any:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in _SOURCES)
-    call = getattr(load(source, _FLAGS), name)
-    call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * addresses + (ctypes.c_int64,) * 2
-    return call
+    library = load("\n".join(path.read_text(encoding="utf-8") for path in _SOURCES), _FLAGS)
+    for call, addresses in ((library.castfit_integrate, 3), (library.castfit_pull, 4)):
+        call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * addresses + (ctypes.c_int64,) * 2
+    return library
 
 
 @cache
