@@ -34,7 +34,7 @@ from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -327,13 +327,13 @@ class NativeModel:
         elif follow is not None and not follow.belongs(lanes, how):
             kept = None
 
-        def pieces(first: int, last: int) -> Generator[None, None, None]:
+        def pieces(first: int, last: int) -> Iterator[None]:
             """Integrate some of the lanes; before each piece of work it is time to look at the watch."""
             part = slice(first, last)
             store = _NO_STORE if kept is None or not here else (
                 _address(kept.pool), kept.pool.size, int(not keep), _address(kept.kept)
             )  # fmt: skip
-            own = self._workspace()
+            own = getattr(self._local, "workspace", None) or self._workspace()
             of, to = list[Any](), list[Any]()
             for arrays, taken in ((*given[1:], quiet, *moves, out), of), ((x, z, dx, code, which, counts, where), to):
                 for a in arrays:
@@ -348,7 +348,10 @@ class NativeModel:
                 lane = call(*addresses, lane, _BUDGET)
 
         self._workspace()  # so that it is not made further down
-        self._divide(pieces, size)
+        began = thread_time()
+        for _ in self._turns(pieces, size):
+            look()
+        self.spent += thread_time() - began
         return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
     def pull(
@@ -384,7 +387,7 @@ class NativeModel:
         grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
         table = _table(method)[0]
 
-        def pieces(first: int, last: int) -> Generator[None, None, None]:
+        def pieces(first: int, last: int) -> Iterator[None]:
             part, count = slice(first, last), last - first
             rest = {  # what the lane is integrated into if there are no steps
                 "x": np.empty((count, m, self.n_x)),
@@ -400,14 +403,17 @@ class NativeModel:
             if kept is not None:
                 task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
             sums = _Sums(n_a, *(_address(a[part]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
-            lane, own = 0, self._workspace()
+            lane, own = 0, getattr(self._local, "workspace", None) or self._workspace()
             while lane < count:
                 yield
                 addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
                 lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
         self._workspace()  # so that it is not made further down
-        self._divide(pieces, size)
+        began = thread_time()
+        for _ in self._turns(pieces, size):
+            look()
+        self.spent += thread_time() - began
         return PulledSums(x0, p, start, duration, code, where, which)
 
     def _workspace(self) -> _Workspace:
@@ -417,15 +423,14 @@ class NativeModel:
                 self._local.workspace = _Workspace(self)
         return cast("_Workspace", self._local.workspace)
 
-    def _divide(self, pieces: Callable[[int, int], Generator[None, None, None]], size: int) -> None:
-        """Work on lanes, divided among threads where there are any; between pieces it is time to look at the watch."""
-        began, shared = thread_time(), threads()
+    @staticmethod
+    def _turns(pieces: Callable[[int, int], Iterator[None]], size: int) -> Iterator[None]:
+        """Return the pieces of work on all lanes, none that are left where threads have shared them."""
+        shared = threads()
         if shared is None or size == 1:
-            for _ in pieces(0, size):
-                look()
-        else:  # whose owner looks
-            shared.run(lambda first, last: deque(pieces(first, last), 0), size)
-        self.spent += thread_time() - began
+            return pieces(0, size)
+        shared.run(lambda first, last: deque(pieces(first, last), 0), size)  # whose owner looks at the watch
+        return iter(())
 
 
 _MODELS: WeakKeyDictionary[ca.Function, dict[bool, NativeModel]] = WeakKeyDictionary()
