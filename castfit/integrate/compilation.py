@@ -1,5 +1,7 @@
 """Shared libraries made of C: compiled once per source and machine, kept in a cache folder, loaded by ctypes.
 
+A wheel brings that of castfit's own integrator, made by .ci/build_backend.py; what is said here is of all others.
+
 The folder is ``$CASTFIT_CACHE``, else ``castfit`` in the user's cache folder, else, where that cannot be written, a
 temporary one of this process.  A library is named by a hash of all that it depends on: source, flags, compiler and
 processor.  It is written beside its place and moved there, so that processes that compile the same at once do not meet.
@@ -78,6 +80,17 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
     raise CompilationError(
         "no folder can hold compiled libraries; set CASTFIT_CACHE to one of yours, which programs may be loaded from"
     )
+
+
+def shipped(source: str, folder: Path, stem: str) -> ctypes.CDLL | None:
+    """Return the library that was built with castfit of this very source; None if there is none that can be loaded."""
+    name = f"{stem}-{hashlib.sha256(source.encode()).hexdigest()[:32]}"
+    newer = {"avx2", "bmi2", "fma"} <= set(_machine().split())
+    for path in (*([folder / f"{name}-v3.so"] if newer else []), folder / f"{name}.so", folder / f"{name}.dll"):
+        if path.exists():
+            with suppress(OSError):
+                return ctypes.CDLL(str(path))
+    return None
 
 
 def is_compiled(source: str, flags: tuple[str, ...]) -> bool:

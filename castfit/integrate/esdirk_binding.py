@@ -1,6 +1,6 @@
 """A model's functions for the compiled integrator (esdirk.c), and the calls that integrate lanes and go back.
 
-The integrator is compiled once per machine.  The model's functions
+The integrator comes with castfit, or is compiled once per machine.  The model's functions
 
     rates (f, g),   jacobian of (f, g) by (x, z),   slopes: that again, by p, and in all by time
 
@@ -27,8 +27,9 @@ from weakref import WeakKeyDictionary
 import casadi as ca
 import numpy as np
 
+from castfit._support.casadi_functions import find_compiler
 from castfit._support.time_limit import look
-from castfit.integrate.compilation import CompilationError, is_compiled, load
+from castfit.integrate.compilation import CompilationError, is_compiled, load, shipped
 from castfit.integrate.distributed import threads
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("esdirk.c", "esdirk_adjoint.c")]  # compiled as one
+_FOLDER = Path(__file__).parent
 # Without the last two a square root or comparison inside a loop keeps it from running along the directions.
 _FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 # -O2 compiles twice as long and runs as fast; fused products round otherwise.
@@ -526,9 +527,12 @@ class _Workspace:
 def integrator() -> ctypes.CDLL:
     """Return the compiled integrator: `castfit_integrate`, and `castfit_pull`, which goes back over its steps.
 
+    It is that with which castfit was built, else a new one.
+
     Raises CompilationError: if there is no compiler, or it fails.
     """
-    library = load("\n".join(path.read_text(encoding="utf-8") for path in _SOURCES), _FLAGS)
+    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("esdirk*.c")))
+    library = shipped(source, _FOLDER, "esdirk") or load(source, _FLAGS)
     for call, addresses in ((library.castfit_integrate, 3), (library.castfit_pull, 4)):
         call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * addresses + (ctypes.c_int64,) * 2
     return library
@@ -541,7 +545,7 @@ def obstacle() -> str:
         integrator()
     except CompilationError as error:
         return str(error)
-    return ""
+    return "no C compiler was found" if _evaluation() is None and find_compiler() is None else ""
 
 
 def wanted_compiler() -> str:
