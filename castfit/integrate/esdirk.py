@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -221,12 +222,23 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
         for j in of:
             holding[j].add(i)
     width = [len(of) for of in rows]  # columns still to come, per row
-    waiting, order, operations = set(range(n)), list[int](), 0
-    done = set[int]()  # columns
+    owner = [0] * n  # of each column, the row whose pivot lies there
+    for i, j in enumerate(partner):
+        owner[j] = i
+    order, operations = list[int](), 0
+    done, taken = set[int](), set[int]()  # columns and rows
     limit = (n**3 / 3 + 10 * n**2) / _EACH
+
+    def price(i: int) -> int:
+        return (width[i] - 1) * (len(holding[partner[i]]) - 1)
+
+    waiting = [(price(i), i) for i in range(n)]
+    heapify(waiting)
     while waiting:
-        k = min(waiting, key=lambda i: ((width[i] - 1) * (len(holding[partner[i]]) - 1), i))
-        waiting.discard(k)
+        due, k = heappop(waiting)
+        if k in taken or due != price(k):  # it was put there again when its price changed
+            continue
+        taken.add(k)
         order.append(k)
         column = partner[k]
         ahead = rows[k] - done
@@ -243,6 +255,8 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
             width[i] += len(new) - 1
             for j in new:
                 holding[j].add(i)
+        for i in holding[column] | {owner[j] for j in ahead}:
+            heappush(waiting, (price(i), i))
     return rows, order
 
 

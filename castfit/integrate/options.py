@@ -3,7 +3,8 @@
 It is the compiled ESDIRK method where there is a C compiler and its factorizations are cheap, else CVODES, or IDAS for
 a DAE.  They are where a model is small, and where the elimination of its matrix in a good order (esdirk.py) takes few
 products per state: then CPU time is 0.05 ... 0.8 of that of CVODES at equal errors (measured on networks and on divided
-partial differential equations, docs/compared/history_of_measurements.md).
+partial differential equations, docs/compared/history_of_measurements.md).  Along many directions a factorization
+matters less than what is solved with it, and larger ones pay.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ COMPILE = ("never", "auto", "always")
 _SMALL = 20  # states and algebraic states together, whatever the pattern
 _LARGEST = 400  # more were not measured
 _PRODUCTS = 30  # of an elimination, per state
+_MANY = 20  # directions of sensitivities, from which more of both are cheap
+_LARGEST_ALONG_MANY = 2000
+_PRODUCTS_PER_DIRECTION = 40  # and state
 _FINEST = 1e-12  # relative tolerance; rounding errors of its stages are near
 _MOST_ELEMENTS = 100_000  # a second or more each time that a lane is integrated
 
-_CHEAP: WeakKeyDictionary[ca.Function, bool] = WeakKeyDictionary()
+_PRICES: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
+"""Products of each model's elimination in a good order; infinite where a dense one is cheaper."""
 
 
 @public("castfit")
@@ -111,15 +116,18 @@ class IntegratorOptions:
         check("IntegratorOptions", mistakes)
 
 
-def method_of(options: IntegratorOptions, n_x: int, n_z: int, graph: ca.Function | None = None) -> str:
+def method_of(
+    options: IntegratorOptions, n_x: int, n_z: int, graph: ca.Function | None = None, *, directions: int = 0
+) -> str:
     """Return the method that options mean for a model of n_x states and n_z algebraic states.
 
-    graph (t, x, z, p, u) -> (ode, alg) is that model; without it, it counts as one without a pattern.
+    graph (t, x, z, p, u) -> (ode, alg) is that model; without it, it counts as one without a pattern.  `directions` are
+    those of sensitivities, where it is known how many will be asked for.
     """
     if options.method != "auto":
         return options.method
     fine = options.relative_tolerance < _FINEST
-    return sundials(n_z) if fine or obstacle() or not _suits(n_x, n_z, graph) else "esdirk"
+    return sundials(n_z) if fine or obstacle() or not _suits(n_x, n_z, graph, directions) else "esdirk"
 
 
 def sundials(n_z: int) -> str:
@@ -127,17 +135,20 @@ def sundials(n_z: int) -> str:
     return "idas" if n_z else "cvodes"
 
 
-def _suits(n_x: int, n_z: int, graph: ca.Function | None) -> bool:
+def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bool:
     n = n_x + n_z
     if n <= _SMALL:
         return True
-    if graph is None or n > _LARGEST:
+    many = directions >= _MANY
+    if graph is None or n > (_LARGEST_ALONG_MANY if many else _LARGEST):
         return False
-    if graph not in _CHEAP:
-        rows, columns = pattern(graph)
-        found = elimination(n, n_x, rows, columns)
-        _CHEAP[graph] = found is not None and found.targets.size <= _PRODUCTS * n
-    return _CHEAP[graph]
+    if graph not in _PRICES:
+        found = elimination(n, n_x, *pattern(graph))
+        _PRICES[graph] = np.inf if found is None else float(found.targets.size)
+    price = _PRICES[graph]
+    if not many:
+        return price <= _PRODUCTS * n
+    return min(price, n**3 / 12) <= _PRODUCTS_PER_DIRECTION * directions * n
 
 
 def pattern(graph: ca.Function) -> tuple[np.ndarray, np.ndarray]:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less than an integrator
 
+_ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of what it moves
+
 _RATES: Built[Model, dict[int, ca.Function]] = Built()
 """Of so many points at once, by their number; 0 for one."""
 _SIZES = 8  # that are kept
@@ -253,7 +255,8 @@ def units_of(
     times, x, z = table
     size = mean_magnitude(x)
     least = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
-    for _ in range(size.size if (size == 0.0).any() else 0):
+    new = np.zeros(size.size)
+    for _ in range(min(size.size, _ROUNDS) if (size == 0.0).any() else 0):
         known = np.where((x == 0.0) & (size > 0.0), size, x)
         rates, decay = _rates(model, inputs, times, known, z, p)
         new = np.where(size == 0.0, rates / np.maximum(decay, least), 0.0)
@@ -263,6 +266,8 @@ def units_of(
         _, faster = _rates(model, inputs, times, np.where(new > 0.0, new, known), z, p)
         balance = rates / np.maximum(faster, least)
         size = size + np.where(balance < new, np.sqrt(balance) * np.sqrt(new), new)
+    if (new > 0.0).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
+        size = np.where(size > 0.0, size, size[new > 0.0].min())
     size = np.concatenate([size, mean_magnitude(z)])
     return np.where(size > 0.0, size, 1.0)
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, option_mistakes
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Mask
+    from castfit.model.model import Model
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.event_schedule import Crossing
     from castfit.problem.parameter_map import Natural
@@ -107,6 +109,9 @@ Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 state
 _MEASURED = ("auto", "cvodes")  # methods of integration
 
 
+_GRAPHS: Built[Model, ca.Function] = Built()
+"""The right-hand sides of each model, whose pattern says what an integration costs."""
+
 _ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Segments]] = Built()
 """How each experiment's data lie on the last few divisions into stages."""
 
@@ -137,6 +142,8 @@ class ShootingProblem(TranscribedProblem):
         gives: tuple[type, ...] = (Linearization,),
     ) -> None:
         self.problem = problem = problem.posed
+        if not (backward or relaxed or GradientEvaluation in gives):
+            options = _along_directions(problem, options, nodes=nodes)
         self._choose(options)
         self._nodes, self._backward, self.gives = nodes, backward, gives
         self._returns = backward or GradientEvaluation in gives  # integrators go back over their steps
@@ -934,7 +941,20 @@ def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
     directions = max((int((c.link.moving | c.link.starting).sum()) for c in problem.conditions), default=0)
     if options.method not in _MEASURED or problem.model.algebraic_states or directions < _MANY:
         return False
-    return integrator_of(problem.model, [1.0], options).method != "esdirk"
+    along = _along_directions(problem, options, nodes=False)
+    return integrator_of(problem.model, [1.0], along).method != "esdirk"
+
+
+def _along_directions(problem: Posed, options: IntegratorOptions, *, nodes: bool) -> IntegratorOptions:
+    """Return the options with the ESDIRK methods where they pay for so many directions only."""
+    if options.method != "auto":
+        return options
+    system = problem.model.system
+    n_x, n_z = system.x.numel(), system.z.numel()
+    directions = max((int(c.link.moving.sum()) for c in problem.conditions), default=0) + nodes * n_x
+    graph = _GRAPHS.get(problem.model, lambda _: system.function("system", system.ode, system.alg))
+    along = method_of(options, n_x, n_z, graph, directions=directions)
+    return replace(options, method=along) if along != method_of(options, n_x, n_z, graph) else options
 
 
 def adjoint_obstacle(problem: Posed) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import expm
 
+import castfit as cf
 from castfit import Model, symbols
 from castfit.integrate import Integrator, IntegratorOptions, method_of
 from castfit.integrate.esdirk import ESDIRK5, elimination
@@ -126,3 +127,20 @@ def test_auto_is_this_method_where_states_depend_on_few_others():
     fine = IntegratorOptions(relative_tolerance=1e-13, absolute_tolerance=1e-15)
     assert method_of(fine, 2, 0) == "cvodes"
     assert method_of(IntegratorOptions(), 401, 1, None) == "idas"
+
+
+def test_auto_is_this_method_where_directions_are_many():
+    x, k = list(symbols(f"x{i}" for i in range(30))), list(symbols(f"k{i}" for i in range(30)))
+    ode = {x[i]: -k[i] * x[i] * sum(x) for i in range(30)}
+    model = Model(ode, parameters=k)
+    graph = model.system.function("system", model.system.ode, model.system.alg)
+    assert method_of(IntegratorOptions(), 30, 0, graph) == "cvodes"
+    assert method_of(IntegratorOptions(), 30, 0, graph, directions=19) == "cvodes"
+    assert method_of(IntegratorOptions(), 30, 0, graph, directions=30) == "esdirk"
+    assert method_of(IntegratorOptions("cvodes"), 30, 0, graph, directions=30) == "cvodes"
+    data = cf.Experiment({"x0": [0.5, 0.2]}, time=[1.0, 2.0], sigma=0.1, initial=dict.fromkeys(model.states, 0.1))
+    for free, method in ((3, "cvodes"), (30, "esdirk")):
+        parameters = {f"k{i}": cf.Parameter(0.1, fixed=i >= free) for i in range(30)}
+        problem = cf.Problem(model, data, parameters=parameters)
+        staged = cf.SingleShooting().transcribe(problem, problem.posed.guess)
+        assert {group.integrator.method for group in staged.groups} == {method}

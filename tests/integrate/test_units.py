@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
@@ -146,3 +148,23 @@ def test_a_decay_is_exact_at_times_of_ten_decades():
         if not isinstance(transcription, cf.Collocation):
             (values,) = staged.evaluate(staged.start).values
             assert np.isfinite(values.r).all()
+
+
+def test_far_cells_of_a_diffusion_have_magnitudes_that_can_be_integrated():
+    """From zero every next cell counts as half of the one before, which no thousand cells may do."""
+    n = 400
+    u, k = list(cf.symbols(f"u{i}" for i in range(n))), cf.symbols("k")
+    flows = [1.0, *(k * n * (left - right) for left, right in pairwise(u)), 0.0]
+    model = cf.Model(
+        {u[i]: n * (flows[i] - flows[i + 1]) for i in range(n)}, parameters=[k], initial=dict.fromkeys(u, 0)
+    )
+    at = np.array([0.0, 1.0]), np.zeros((2, n)), np.zeros((2, 0))
+    size = units_of(model, (), np.array([1.0]), 1.0, at)
+    assert size.min() > 1e-9
+    problem = cf.Problem(model, cf.Experiment({"u0": [0.5]}, time=[1.0], sigma=0.1), parameters={"k": 1.0})
+    staged = cf.SingleShooting().transcribe(problem, problem.posed.guess)
+    assert staged.evaluate(staged.start).ok
+    exact = cf.simulate(problem, times=[1.0])
+    sizes = np.array([float(exact[f"u{i}"][0]) for i in range(n)])
+    assert (staged.units[0] > 0.01 * sizes).all()
+    assert (staged.units[0] < 100 * sizes).all()
