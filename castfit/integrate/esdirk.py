@@ -229,14 +229,14 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
     done, taken = set[int](), set[int]()  # columns and rows
     limit = (n**3 / 3 + 10 * n**2) / _EACH
 
-    def price(i: int) -> int:
-        return (width[i] - 1) * (len(holding[partner[i]]) - 1)
-
-    waiting = [(price(i), i) for i in range(n)]
+    price = [0] * n
+    for i in range(n):
+        price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
+    waiting = list(zip(price, range(n), strict=True))
     heapify(waiting)
     while waiting:
         due, k = heappop(waiting)
-        if k in taken or due != price(k):  # it was put there again when its price changed
+        if k in taken or due != price[k]:  # it was put there again when its price changed
             continue
         taken.add(k)
         order.append(k)
@@ -256,7 +256,8 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
             for j in new:
                 holding[j].add(i)
         for i in holding[column] | {owner[j] for j in ahead}:
-            heappush(waiting, (price(i), i))
+            price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
+            heappush(waiting, (price[i], i))
     return rows, order
 
 
