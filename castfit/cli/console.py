@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -73,14 +74,27 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]
         value, tolerance = result.values[name], reference.parameter_tolerance
         rows.append(row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0)))
     reached = reference.is_reached(result.chi2)
-    what = CHI2 if result.measure == CHI2 else "sum of squares"  # which is what the library knows of its references
-    rows.append(row(what, result.chi2, reference.objective, reference.objective_tolerance, reached))
+    rows.append(row(*_in_measure(result, reference), reached))
     sheet = Sheet(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
     if reached and reference.is_matched(result.values):
         return "The reference optimum is reached.", sheet
     if reached:
         return "The objective of the reference is reached, with other values.", sheet
     return "The reference optimum is not reached.", sheet
+
+
+def _in_measure(result: Result, reference: Reference) -> tuple[str, float, float, float]:
+    """Return how a fit is told, its number, that of the reference, and the tolerance relative to that.
+
+    Of a sigma that is unknown the library knows sums of squares: n log of these is what -2 log L differs by.
+    """
+    expected, tolerance = reference.objective, reference.objective_tolerance
+    if result.measure == CHI2:
+        return CHI2, result.chi2, expected, tolerance
+    if len(result.sigmas) > 1 or min(expected, result.chi2) <= 0.0:
+        return "sum of squares", result.chi2, expected, tolerance
+    told = result.neg2loglik + result.n_data * math.log(expected / result.chi2)
+    return result.measure, result.objective, told, result.n_data * math.log1p(tolerance) / abs(told)
 
 
 def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:

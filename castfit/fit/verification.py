@@ -26,9 +26,11 @@ import numpy as np
 
 from castfit.integrate import IntegratorOptions, method_of, sundials
 from castfit.integrate.lanes import snap
-from castfit.result.covariance import weighted_residuals
+from castfit.problem.compiled_problem import CHI2, PETAB
+from castfit.result.covariance import neg2loglik, weighted_residuals
 from castfit.solve.staged import gaps, weighted_squares
 from castfit.transcribe.collocation_problem import CollocationProblem
+from castfit.transcribe.observation import constant
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.stage_division import divided
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
@@ -60,6 +62,7 @@ class Verification:
     row_errors : (m,), by how much the residuals then differ from those of the search; priors last
     defects : per experiment (K, n_s), state before each node minus the node, where pieces were integrated
     sentence : what is wrong; empty if nothing is
+    objective : what the integration gives in the number that fits of the problem are told by
     """
 
     reproduced: bool
@@ -67,6 +70,7 @@ class Verification:
     row_errors: Array
     defects: tuple[Array, ...] | None = None
     sentence: str = ""
+    objective: float = np.inf
 
 
 def verify(
@@ -95,11 +99,11 @@ def _verified_by(
     """Integrate by one method, over the whole, else piece by piece."""
     theta = staged.layout.theta(at.v)
     whole = _shooting(problem, staged, at, tight)
-    simulated = _compare(staged, at, whole.layout, whole.evaluate(theta))
+    simulated = _compare(problem, staged, at, whole.layout, whole.evaluate(theta))
     if simulated.reproduced:
         return simulated
     if staged.layout.chains[0].n_s == 0:  # there is but one piece
-        return replace(simulated, sentence=_says(simulated, staged, at))
+        return replace(simulated, sentence=_says(problem, simulated, staged, at))
     few = _at_data(problem, staged)
     if few is not None:
         found = _piecewise(problem, staged, at, tight, local, simulated, few)
@@ -173,7 +177,7 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
     )
 
 
-def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
+def _compare(problem: Posed, staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
     """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
 
     They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
@@ -199,7 +203,8 @@ def _compare(staged: StagedProblem, at: Evaluation, layout: Layout, other: Evalu
             abs(anew - before) <= max(_SAME, _SMALL_SAMPLE / rows.size) * before
             or abs(np.sqrt(anew) - np.sqrt(before)) <= allowed
         )
-    return Verification(bool(same), weighted_squares(layout, other, at.sigma), theirs - ours)
+    chi2, objective = weighted_squares(layout, other, at.sigma), objective_of(problem, layout, other)
+    return Verification(bool(same), chi2, theirs - ours, objective=objective)
 
 
 def _piecewise(
@@ -217,9 +222,9 @@ def _piecewise(
     inner = tuple(np.empty((k.size, 0)) for k in begins)
     v = pieces.layout.pack(staged.layout.theta(at.v), nodes, inner)
     here = pieces.evaluate(v)
-    found, defects = _compare(staged, at, pieces.layout, here), gaps(pieces.layout, here)
+    found, defects = _compare(problem, staged, at, pieces.layout, here), gaps(pieces.layout, here)
     if not here.ok:
-        return replace(found, sentence=_says(simulated, staged, at))
+        return replace(found, sentence=_says(problem, simulated, staged, at))
     worst, where = 0.0, ""
     floors = [_FLOOR * np.abs(s).max(axis=0) for s in nodes]
     sizes = [
@@ -231,7 +236,7 @@ def _piecewise(
     if found.reproduced and any(which.any() for which in open_):
         strengths = pieces.node_sensitivities(v, [which | np.append(which[1:], False) for which in open_])
         if strengths is None:
-            return replace(found, reproduced=False, sentence=_says(simulated, staged, at))
+            return replace(found, reproduced=False, sentence=_says(problem, simulated, staged, at))
         for chain, times, which, defect, values, X_s, s, floor in zip(
             pieces.layout.chains, pieces.times(v), open_, defects, here.values, strengths, nodes, floors, strict=True
         ):
@@ -247,11 +252,11 @@ def _piecewise(
                 where = f"{jump} at t = {times[k]:.6g} ({chain.name})"
     if found.reproduced and worst <= 1.0:
         return replace(found, defects=_spread(staged, begins, defects))
-    first = _says(simulated, staged, at)
+    first = _says(problem, simulated, staged, at)
     cause = (
         f"Its pieces do not join: {where}, more than errors of integration explain."
         if found.reproduced
-        else f"Integrated piece by piece from its nodes it has chi2 = {found.chi2:.6g}."
+        else f"Integrated piece by piece from its nodes it has {problem.measure} = {found.objective:.6g}."
     )
     spread = _spread(staged, begins, defects)
     return replace(found, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{first} {cause}")
@@ -265,10 +270,21 @@ def _spread(staged: StagedProblem, begins: tuple[Index, ...], defects: tuple[Arr
     return out
 
 
-def _says(simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
-    claimed = f"instead of the {weighted_squares(staged.layout, at):.6g} of the search"
+def objective_of(problem: Posed, layout: Layout, at: Evaluation) -> float:
+    """Return the number that fits of a problem are told by, `Posed.measure`, at a point."""
+    rough = sum(term.rows(problem.to_natural(layout.theta(at.v)))[2] for term in problem.smooth)
+    if problem.measure == CHI2:
+        return weighted_squares(layout, at) - 2.0 * rough
+    missing = constant(problem) + problem.prior_constant
+    found = neg2loglik(at.cost - rough, missing, n_unknown=int(layout.group_sizes.sum()))
+    return found * (0.5 if problem.measure == PETAB else 1.0)
+
+
+def _says(problem: Posed, simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
+    claimed = f"instead of the {objective_of(problem, staged.layout, at):.6g} of the search"
     if np.isfinite(simulated.chi2):
-        return f"Simulated from the estimated initial states the model has chi2 = {simulated.chi2:.6g} {claimed}."
+        found = f"{problem.measure} = {simulated.objective:.6g}"
+        return f"Simulated from the estimated initial states the model has {found} {claimed}."
     return f"The model cannot be simulated from the estimated initial states ({simulated.sentence})."
 
 

@@ -33,7 +33,7 @@ class Estimate(float):
         Confidence interval at `confidence_level`; see `Result.confidence_intervals`.
     confidence_level : float
     verdict : str
-        What the data say about it, in words.
+        What the data say about it, in words; on a condition where residuals show that the model is wrong.
     unit : str
         Empty if the problem names none.
 
@@ -44,7 +44,7 @@ class Estimate(float):
     >>> result = cf.fit(problem)
     >>> estimate = result["k1"]
     >>> estimate
-    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (well determined)
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (if the model were right: well determined)
     """
 
     name: str

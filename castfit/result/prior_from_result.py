@@ -40,7 +40,7 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     Raises
     ------
     InputError
-        If this is no successful result, or a name is none of its quantities.
+        If this is no successful result, if it knows nothing of the noise, or a name is none of its quantities.
 
     Examples
     --------
@@ -60,6 +60,8 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
         check("Prior", [f"result is {text(result)}; give the result of a fit"])
     if not result.success:
         check("Prior", [f"the fit did not succeed ({result.status.value}); fit again from another start"])
+    if result.sigmas and result.dof <= 0:
+        check("Prior", ["the fit has as many estimates as data, so that nothing is known of their noise; give sigma"])
     chosen = _chosen(result, names)
     kept = np.array([result.names.index(n) for n in chosen], dtype=np.intp)
     rows, offset = _information(result)

@@ -201,7 +201,7 @@ class Result:
     >>> result
     Result(converged: -2 log L = 45.973, k1 = 4.577e-06, k2 = 0.0002796; collocation)
     >>> result["k1"]
-    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (well determined)
+    k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (if the model were right: well determined)
     >>> {name: float(f"{error:.2g}") for name, error in result.standard_errors.items()}
     {'k1': 1.6e-07, 'k2': 5.5e-05}
     >>> later = result.predict([50.0, 100.0])["experiment 1"]
@@ -350,9 +350,9 @@ class Result:
         if not estimated and name not in self.sigmas:
             known = dict.fromkeys((*self.names, *self.sigmas))
             check("result", [f"'{name}' was not estimated: {suggest(str(name), known)}"])
-        return self._estimate_of(name, self.confidence_intervals() if estimated else {})
+        return self._estimate_of(name, self.confidence_intervals() if estimated else {}, wrong=self.refuted)
 
-    def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]]) -> Estimate:
+    def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]], *, wrong: bool) -> Estimate:
         """Return what is known about a quantity, or about a sigma that was eliminated, which has no such interval."""
         estimated = name in intervals
         unit = "" if self.problem is None else self.problem.posed.unit(name)
@@ -361,6 +361,7 @@ class Result:
             said = self.identifiability[name].sentence
         else:
             interval, error, said = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
+        said = f"if the model were right: {said}" if wrong else said
         found = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
         return Estimate(
             found[name],
@@ -576,7 +577,8 @@ class Result:
         True
         """
         intervals = self.confidence_intervals()
-        return frame_of([self._estimate_of(n, intervals) for n in dict.fromkeys((*self.names, *self.sigmas))])
+        wrong, names = self.refuted, dict.fromkeys((*self.names, *self.sigmas))
+        return frame_of([self._estimate_of(n, intervals, wrong=wrong) for n in names])
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.

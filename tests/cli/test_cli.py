@@ -110,6 +110,7 @@ def test_fit_reaches_the_reference_optimum(capfd, transcription):
     assert "The reference optimum is reached." in out
     assert re.search(r"^k1 +4\.577\d*e-06 +4\.577088e-06 ", out, re.MULTILINE)
     assert "differs" not in out
+    assert re.search(r"^-2 log L +45\.97\d* +45\.97\d* ", out, re.MULTILINE)
     assert err == ""  # progress is for terminals
 
 

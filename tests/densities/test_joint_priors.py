@@ -322,3 +322,13 @@ def test_arguments_that_make_no_sense_are_refused():
         cf.Prior(before.parameters)  # type: ignore[arg-type]
     with refused("the fit did not succeed"):
         cf.Prior(cf.fit(line(FIRST), callback=lambda _: True))
+
+
+def test_a_fit_that_knows_nothing_of_its_noise_is_no_prior():
+    x, a, b = cf.symbols("x a b")
+    model = cf.Model({x: b - a * x}, parameters=[a, b], initial={x: 1.0})
+    data = cf.Experiment({"x": [0.8, 0.7]}, time=[0.5, 1.0])
+    exact = cf.fit(cf.Problem(model, data, parameters={"a": 1.0, "b": 0.3}))
+    assert exact.dof == 0
+    with refused("nothing is known of their noise; give sigma"):
+        cf.Prior(exact)

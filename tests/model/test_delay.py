@@ -229,6 +229,9 @@ def test_where_nodes_may_not_be_added_it_is_said():
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.7, "tau": 1.0})
     result = cf.fit(problem.posed.fix({"tau": 1.0}), "single")
     assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in result.message
+    ended = cf.fit(problem, "single", callback=lambda now: now.iteration > 0)
+    assert ended.status is cf.Status.STOPPED_BY_CALLBACK
+    assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in ended.message
     fixed = cf.fit(problem.replace(model=logistic(order=12)), "single")
     assert "nodes" not in fixed.message
 

@@ -52,6 +52,14 @@ def test_it_reads_as_a_sentence_and_writes_as_a_number(result):
     np.testing.assert_array_equal(np.array([k, k]), [k.value] * 2)
 
 
+def test_where_the_model_is_wrong_an_interval_has_a_condition():
+    """As the table has it; the data of `problem` have a wave that is far larger than such a sigma."""
+    wrong = cf.fit(problem(sigma=0.001), cf.SingleShooting())
+    assert wrong.refuted
+    assert repr(wrong["k"]).endswith("(if the model were right: well determined)")
+    assert wrong.to_frame().verdict["k"] == "if the model were right: well determined"
+
+
 def test_it_survives_copies(result):
     for again in (pickle.loads(pickle.dumps(result["k"])), copy.deepcopy(result["k"])):
         assert again == result["k"]

@@ -24,7 +24,7 @@ DRIVERS = {
     ),
     cf.incremental: (
         {**METHOD, "horizons": [4.0], "coarse": False},
-        ("start", "horizons", "break_fraction", "bound_confidence", "bound_relaxation", "coarse", "fallback",
+        ("start", "horizons", "break_fraction", "bound_confidence_level", "bound_relaxation", "coarse", "fallback",
          "max_time", "callback", "absolute_sigma", "confidence_level", "verbose"),
     ),
     cf.scatter_search: (

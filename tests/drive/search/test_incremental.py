@@ -164,7 +164,7 @@ def test_the_plain_method_reaches_the_same_optimum(predators):
 
 
 def test_a_tight_bound_is_relaxed_until_it_is_inactive(predators):
-    found = plain(predators.problem, start=predators.starts["table 3"], bound_confidence=0.05)
+    found = plain(predators.problem, start=predators.starts["table 3"], bound_confidence_level=0.05)
     assert sum(h.relaxations for h in found.horizons) > 0
     assert predators.reference.is_matched(found.result.values)
     assert not found.result.active
@@ -394,9 +394,9 @@ def test_parts_of_the_wrong_kind_are_misuse():
 def test_mistakes_are_listed_together():
     problem = lotka_volterra()
     with refused(
-        "break_fraction", "bound_confidence", "bound_relaxation", "max_time", "verbose", "increasing", "before 1"
+        "break_fraction", "bound_confidence_level", "bound_relaxation", "max_time", "verbose", "increasing", "before 1"
     ):
-        cf.incremental(problem, horizons=[0.5, 0.2], break_fraction=1, bound_confidence=0, bound_relaxation=-1,
+        cf.incremental(problem, horizons=[0.5, 0.2], break_fraction=1, bound_confidence_level=0, bound_relaxation=-1,
                        max_time="long", verbose=3)  # fmt: skip
     with refused("did you mean 'doubling'"):
         cf.incremental(problem, horizons="doubled")

@@ -32,6 +32,7 @@ import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_within, option_mistakes, reals, text
 from castfit._support.arrays import Array
+from castfit._support.renamed import renamed
 from castfit._support.status import Status, check, suggest
 from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions, require_problem
@@ -66,6 +67,7 @@ _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the d
 _Part = TypeVar("_Part", Transcription, Solver)
 
 
+@renamed(bound_confidence="bound_confidence_level")
 def incremental(
     problem: Posable,
     transcription: Transcription | str | None = None,
@@ -74,7 +76,7 @@ def incremental(
     start: Mapping[str, float] | None = None,
     horizons: str | Sequence[float] = "doubling",
     break_fraction: float = 0.5,
-    bound_confidence: float = 0.99,
+    bound_confidence_level: float = 0.99,
     bound_relaxation: float = 2.0,
     coarse: bool = True,
     fallback: bool = True,
@@ -101,7 +103,7 @@ def incremental(
         the end, otherwise `break_fraction` of the time at which it breaks down.
     break_fraction : float
         alpha in the paper's Sec. 3.2, between 0 and 1.
-    bound_confidence : float
+    bound_confidence_level : float
         Level of the confidence limits that bound the next horizon.
     bound_relaxation : float
         BRF of Eqs. 10-11: an active updated bound moves by that many times the distance between the bounds.
@@ -149,7 +151,12 @@ def incremental(
     fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
     mistakes += option_mistakes(
         ("break_fraction", break_fraction, is_within(break_fraction, 0, 1, strictly=True), fraction),
-        ("bound_confidence", bound_confidence, is_within(bound_confidence, 0, 1, strictly=True), fraction),
+        (
+            "bound_confidence_level",
+            bound_confidence_level,
+            is_within(bound_confidence_level, 0, 1, strictly=True),
+            fraction,
+        ),
         ("bound_relaxation", bound_relaxation, is_within(bound_relaxation, 0, strictly=True), positive),
     )
     mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
@@ -166,7 +173,7 @@ def incremental(
         chosen,
         horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
         break_fraction,
-        bound_confidence,
+        bound_confidence_level,
         bound_relaxation,
         coarse,
         fallback,
