@@ -86,7 +86,7 @@ class SparseRows:
 
     def widened(self, width: int) -> SparseRows:
         """Return the matrix with columns of zeros behind its own, `width` in all."""
-        return SparseRows((self.shape[0], width), self.row, self.column, self.entry)
+        return self if width == self.shape[1] else SparseRows((len(self), width), self.row, self.column, self.entry)
 
     def squares(self) -> Array:
         """Return the squared lengths of the columns, (n,)."""

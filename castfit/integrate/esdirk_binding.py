@@ -573,7 +573,7 @@ def _table(method: Tableau) -> tuple[_Table, list[Array]]:
 
 
 def _address(array: NDArray[Any] | None) -> int | None:
-    return None if array is None else array.ctypes.data
+    return None if array is None else array.__array_interface__["data"][0]
 
 
 def _column(matrix: ca.SX) -> ca.SX:

@@ -269,6 +269,13 @@ def condense(
     n_x = layout.n_theta
     for chain, jacobians, values in zip(layout.chains, linearization.jacobians, linearization.values, strict=True):
         stages = eliminate_inner(jacobians, values.d)
+        if not chain.n_s:  # rows depend on theta alone
+            G, F = np.empty((chain.n_stages, 0, chain.n_q)), np.empty((0, chain.n_q))
+            none, nodes = np.empty((chain.n_stages, 0)), Substitution(stages.X)
+            parts.append(
+                CondensedChain(chain, jacobians, stages, nodes, chain.theta, G, F, none, stages.h, np.empty(0))
+            )
+            continue
         nodes = node_elimination(chain, stages.X)
         gaps = _gaps(chain, jacobians, values, stages.h, linearization.v)
         S, closure = nodes.solve(np.concatenate([np.concatenate([jacobians.A[None], stages.P]), gaps], axis=2))

@@ -136,8 +136,13 @@ class BlockRows:
 
 def block_rows(blocks: Sequence[tuple[Index, Array]], width: int, tail: Array | SparseRows | None = None) -> BlockRows:
     """Put row blocks (m_i, n_i) and their columns together; the tail has at most `width` columns, the first ones."""
-    last = sparse_rows(np.empty((0, width)) if tail is None else tail).widened(width)
+    last = _no_rows(width) if tail is None else sparse_rows(tail).widened(width)
     return BlockRows(tuple(columns for columns, _ in blocks), tuple(block for _, block in blocks), last)
+
+
+@cache
+def _no_rows(width: int) -> SparseRows:
+    return sparse_rows(np.empty((0, width)))
 
 
 def orthogonal(N: Array) -> tuple[Array, Array]:

@@ -464,7 +464,9 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
     """
     with np.errstate(over="ignore", invalid="ignore"):
         condensed = condense(layout, linearization)
-        unsafe = [i for i, part in enumerate(condensed.chains) if not part.growth(scale) <= GROWTH_LIMIT]
+        unsafe = [
+            i for i, part in enumerate(condensed.chains) if part.chain.n_s and not part.growth(scale) <= GROWTH_LIMIT
+        ]
     return eliminate(layout, linearization, scale, chains=unsafe) if unsafe else condensed
 
 

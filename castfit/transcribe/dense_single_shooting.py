@@ -1,10 +1,9 @@
-"""Single shooting without all that a search does not look at: the cost, and rows with their derivatives by theta.
+"""Single shooting where nothing happens on the way, which is most: all experiments by the same few moves of arrays.
 
     theta --> y = (p, a) of all experiments --> states at all points --> what is observed --> rows --> cost
 
-What `ShootingProblem` reports besides (values and failures per experiment, path constraints, stages) is left out, and
-arrays of all experiments are moved at once.  The numbers are the same to the last bit: this is another way to the same
-functions, for problems where nothing happens on the way, which is most.
+`ShootingProblem` evaluates and linearizes so where it can; what fails here it does experiment by experiment, to say
+why.  Searches that look at nothing else are given the cost, and rows with their derivatives by theta, alone.
 
 Notation: C experiments, N points of all of them, n_r rows of a point, n_q quantities of an experiment, of which w move
 its states; dy as in `castfit.transcribe.batched_maps`.
@@ -22,9 +21,10 @@ import numpy as np
 
 from castfit.integrate import Lanes
 from castfit.problem.parameter_map import natural_value
-from castfit.solve.staged import DenseRows
+from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians
 from castfit.transcribe.batched_maps import Linked, linked
 from castfit.transcribe.observation import Measured
+from castfit.transcribe.segments import Integration, Sweep
 from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
@@ -124,16 +124,23 @@ class _Flown:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """What is known at a point."""
+class Reading:
+    """What is known at a point.
+
+    excess : what the cost has beyond half the squares;  surplus : the part that is not of unknown sigmas;  beyond : of
+    each experiment
+    """
 
     flown: _Flown
-    cost: float | None
+    cost: float
     r: Array
     sigma: Array
     inverse: Array | float
     half_square: float
-    prior: PriorRows | None
+    excess: float
+    surplus: float
+    beyond: Sequence[float]
+    prior: PriorRows
 
 
 class Lean:
@@ -158,8 +165,8 @@ class Lean:
         self._mask = np.concatenate([chain.row_mask.ravel() for chain in layout.chains])
         group = np.concatenate([chain.group.ravel() for chain in layout.chains])
         self._group, self._grouped = group, np.flatnonzero(group >= 0)
-        self._priors = bool(posed.every_prior)
-        self._last: _Reading | None = None
+        self._groups = group[self._grouped]
+        self._last: Reading | None = None
         self._flown: _Flown | None = None
         self._costs: dict[bytes, float | None] = {}
 
@@ -186,7 +193,7 @@ class Lean:
         """Return the cost at v (n_theta,), None where something cannot be computed."""
         key = v.tobytes()
         if key not in self._costs:
-            self._last = self._read(key, v)
+            self._last = self.read(v)
             if len(self._costs) >= _REMEMBERED:
                 self._costs.pop(next(iter(self._costs)))
             self._costs[key] = None if self._last is None else self._last.cost
@@ -194,21 +201,67 @@ class Lean:
 
     def residuals(self, v: Array) -> DenseResiduals | None:
         """Return the rows at v without derivatives, None where something cannot be computed."""
-        at = self._read(v.tobytes(), v)
-        if at is None or at.cost is None:
+        at = self.read(v)
+        if at is None:
             return None
         n = int(np.count_nonzero(self._mask))
         inverse = at.inverse[self._mask] if isinstance(at.inverse, np.ndarray) else np.ones(n)
-        prior, excess = (np.empty(0), 0.0) if at.prior is None else (at.prior.rows, at.prior.excess)
+        prior, excess = at.prior.rows, at.prior.excess
         scale = np.concatenate([np.ones(prior.size), inverse])
         return DenseResiduals(at.cost, np.concatenate([prior, at.r[self._mask]]), scale, at.sigma, prior.size, excess)
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
         if self._last is None or self._last.flown.key != v.tobytes():
-            self._last = self._read(v.tobytes(), v)
+            self._last = self.read(v)
         at = self._last
-        return None if at is None or at.cost is None else self._steep(v, at)
+        found = None if at is None else self._by_theta(at)
+        return None if at is None or found is None else self._assembled(v, at, found[0])
+
+    def evaluation(self, v: Array, at: Reading) -> Evaluation:
+        """Return a reading at v as the evaluation of a staged problem."""
+        prior, none, empty = at.prior, np.empty(0), np.empty((1, 0))
+        values = (
+            ChainValues(at.r[rows][None], none, empty, empty, empty, excess)
+            for rows, excess in zip(self._rows, at.beyond, strict=True)
+        )
+        return Evaluation(
+            v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=at.sigma, excess=at.excess + prior.excess,
+            surplus=at.surplus, prior_excess=prior.excess, related_jacobian=np.empty((0, v.size)),
+            prior_curved=prior.curved,
+        )  # fmt: skip
+
+    def jacobians(self, at: Reading) -> tuple[tuple[Jacobians, ...], int] | None:
+        """Return the derivatives per experiment, and how many of these another integrator has integrated.
+
+        None where something cannot be computed.
+        """
+        found = self._by_theta(at)
+        if found is None:
+            return None
+        none, out = np.empty((1, 0, 0)), list[Jacobians]()
+        for block in found[0]:
+            n_r, n_q = block.shape
+            by_s, by_q = np.empty((1, n_r, 0)), np.empty((1, 0, n_q))
+            of_none = none, none, by_q
+            out.append(Jacobians(by_s, by_s, block[None], *of_none, *of_none, *of_none, by_q[0]))
+        return tuple(out), found[1]
+
+    def sweep(self, at: Reading) -> Sweep:
+        """Return what was integrated, experiment by experiment."""
+        laid = self._given.laid
+        x, z, end = ([of[None, points] for points in self._chains] for of in (at.flown.x, at.flown.z, at.flown.x))
+        runs: list[Integration] = []
+        for group, flight, (lanes, states) in zip(laid.rounds[0], self._flights, at.flown.found, strict=True):
+            runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
+            for lane, i in enumerate(flight.of):
+                end[i] = states.x[lane, -1:]
+        return Sweep(laid, x, z, end, runs, ())
+
+    def observed(self, at: Reading) -> list[Array]:
+        """Return what is observed, (1, M, n_g) per experiment."""
+        n_g = self._blocks[0].measured.n_g
+        return [at.flown.g[None, points, :n_g] for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
     def _fly(self, key: bytes, v: Array) -> _Flown | None:
@@ -235,7 +288,9 @@ class Lean:
         return _Flown(key, natural, y, by_n, tuple(found), x, z, g)
 
     @np.errstate(all="ignore")
-    def _read(self, key: bytes, v: Array) -> _Reading | None:
+    def read(self, v: Array) -> Reading | None:
+        """Return what is known at v (n_theta,), None where something cannot be computed."""
+        key = v.tobytes()
         if self._flown is None or self._flown.key != key:
             self._flown = self._fly(key, v)
         flown = self._flown
@@ -245,34 +300,31 @@ class Lean:
         r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
         if not np.isfinite(r[self._mask]).all():
             return None
-        surplus = sum(excess for _, excess in parts)
-        r, sigma, inverse, excess = self._standard(r, surplus)
-        prior, of_prior, squares = None, 0.0, 0.0
-        if self._priors:
-            prior = self._given.posed.priors(v)
-            if prior.failure:
-                return None
-            of_prior, squares = prior.excess, float(prior.rows @ prior.rows)
-        half_square = 0.5 * (squares + sum(float(np.vdot(own, own)) for own in map(r.__getitem__, self._rows)))
-        cost = half_square + (excess + of_prior)
-        return _Reading(flown, cost, r, sigma, inverse, half_square, prior)
-
-    def _standard(self, r: Array, surplus: float) -> tuple[Array, Array, Array | float, float]:
-        """Divide rows by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled)."""
-        layout = self._given.layout
-        if layout.n_groups == 0:
-            return r, np.empty(0), 1.0, surplus
-        sigma, excess = likeliest_sigma(r[self._grouped], self._group[self._grouped], layout, *self._given.sigma)
-        inverse = np.append(1.0 / sigma, 1.0)[self._group]
-        return r * inverse, sigma, inverse, excess + surplus
+        beyond = [excess for _, excess in parts] if len(parts) == len(self._chains) else [0.0] * len(self._chains)
+        surplus = sum(beyond)
+        prior = self._given.posed.priors(v)
+        if prior.failure:
+            return None
+        # Divided by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled).
+        sigma, inverse, excess, layout = np.empty(0), 1.0, surplus, self._given.layout
+        if layout.n_groups:
+            sigma, of_sigma = likeliest_sigma(r[self._grouped], self._groups, layout, *self._given.sigma)
+            inverse = np.append(1.0 / sigma, 1.0)[self._group]
+            r, excess = r * inverse, of_sigma + surplus
+        squares = float(prior.rows @ prior.rows) + sum(
+            float(np.vdot(own, own)) for own in map(r.__getitem__, self._rows)
+        )
+        cost = 0.5 * squares + (excess + prior.excess)
+        return Reading(flown, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, beyond, prior)
 
     @np.errstate(all="ignore")
-    def _steep(self, v: Array, at: _Reading) -> DenseRows | None:
+    def _by_theta(self, at: Reading) -> tuple[list[Array], int] | None:
+        """Return the derivatives of each experiment's rows by its quantities, and how many lanes had to be rescued."""
         slope = np.where(self._log, at.flown.natural, 1.0)
         dy = self._links.slopes_at(at.flown.by_n, slope)
         if dy is None:
             return None
-        n_p, n_y = self._n_p, self._n_p + self._n_x
+        n_p, n_y, rescued = self._n_p, self._n_p + self._n_x, 0
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
         for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
@@ -283,6 +335,7 @@ class Lean:
             found = flight.integrator.sensitivities(lanes, states, seeds[:, n_p:], seeds[:, :n_p])
             if found.failures:
                 return None
+            rescued += len({*states.rescued, *found.rescued})
             by_x, by_z = found.dx / flight.size[:, None], found.dz / flight.size[:, None]
             first = 0
             for i in flight.of:
@@ -291,22 +344,15 @@ class Lean:
                 dx[i] = by_x[flight.lane[some], flight.at[some], :, :w]
                 dz[i] = by_z[flight.lane[some], flight.at[some], :, :w]
                 first += n
-        return self._assembled(v, at, dy, dx, dz)
+        blocks = self._chained(at, dy, dx, dz)
+        return None if blocks is None else (blocks, rescued)
 
-    def _assembled(
-        self, v: Array, at: _Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
-    ) -> DenseRows | None:
+    def _chained(self, at: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]) -> list[Array] | None:
         given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
         x, z, y, g = at.flown.x, at.flown.z, at.flown.y, at.flown.g
         slopes = given.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
-        prior = np.empty(0) if at.prior is None else at.prior.rows
-        n = given.layout.n_theta
-        E = np.zeros((prior.size + int(np.count_nonzero(self._mask)), n))
-        if at.prior is not None:
-            of_prior = at.prior.jacobian
-            E[: prior.size] = np.asarray(of_prior.dense, dtype=float)
-        row, starts = prior.size, self._links.starts
+        starts, out = self._links.starts, list["Array"]()
         by_block = iter(zip(self._blocks, parts, strict=True))
         block, part = next(by_block)
         for i, chain in enumerate(given.layout.chains):
@@ -322,13 +368,20 @@ class Lean:
             own = by_q.reshape(mask.size, n_q)
             if not np.isfinite(own[mask]).all():
                 return None
-            if isinstance(at.inverse, np.ndarray):
-                own = own * at.inverse[self._rows[i], None]
-            used = own[mask]
+            out.append(own)
+        return out
+
+    def _assembled(self, v: Array, at: Reading, blocks: Sequence[Array]) -> DenseRows:
+        """Put the rows that are measured below those of priors."""
+        row = at.prior.rows.size
+        E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
+        E[:row] = at.prior.jacobian.dense
+        for chain, rows, block in zip(self._given.layout.chains, self._rows, blocks, strict=True):
+            own = block * at.inverse[rows, None] if isinstance(at.inverse, np.ndarray) else block
+            used = own[self._mask[rows]]
             E[row : row + len(used), chain.theta] = used
             row += len(used)
-        u = np.concatenate([prior, at.r[self._mask]])
-        assert at.cost is not None
+        u = np.concatenate([at.prior.rows, at.r[self._mask]])
         return DenseRows(v.copy(), at.cost, at.half_square, u, E)
 
 

@@ -48,7 +48,7 @@ from castfit.solve.staged import (
     locked,
 )
 from castfit.transcribe.adjoint import by_adjoint, gradient_by_adjoint
-from castfit.transcribe.dense_single_shooting import Given, Lean
+from castfit.transcribe.dense_single_shooting import Given, Lean, Reading
 from castfit.transcribe.observation import Measured, Observation, Observer, measured_by
 from castfit.transcribe.relaxed_dae import Relaxed, gains
 from castfit.transcribe.segments import (
@@ -157,7 +157,7 @@ class ShootingProblem(TranscribedProblem):
         self._laid: dict[tuple[int, ...], Arranged] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
-        self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep]] = OrderedDict()
+        self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep | Reading]] = OrderedDict()
         self._linear: Linearization | None = None
         layout = lay_out(
             problem.names,
@@ -319,7 +319,7 @@ class ShootingProblem(TranscribedProblem):
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
             if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
                 break
-            self._units = changed
+            self._units, self._lean = changed, (None, None)
             self._memory.clear()
 
     def _magnitudes(self, v: Array) -> list[Array]:
@@ -427,6 +427,10 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
+        lean = self.steep
+        at = None if lean is None else lean.read(v)
+        if lean is not None and at is not None:
+            return self._remembered(key, lean.evaluation(v, at), at)
         naturals = self._naturals(v)
         with self._silently():
             sweep = self._integrate(v, naturals)
@@ -451,15 +455,24 @@ class ShootingProblem(TranscribedProblem):
                     seen.excess,
                 )
             )
-        evaluation = self._evaluation(v, values, failures)
-        self._memory[key] = (evaluation, sweep)
+        return self._remembered(key, self._evaluation(v, values, failures), sweep)
+
+    def _remembered(self, key: bytes, evaluation: Evaluation, found: Sweep | Reading) -> Evaluation:
+        self._memory[key] = (evaluation, found)
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
         return evaluation
 
-    def _swept(self, v: Array) -> tuple[Evaluation, Sweep]:
+    def _found(self, v: Array) -> tuple[Evaluation, Sweep | Reading]:
         self.evaluate(v)
         return self._memory[self._projection.key(v)]
+
+    def _swept(self, v: Array) -> tuple[Evaluation, Sweep]:
+        evaluation, found = self._found(v)
+        if isinstance(found, Sweep):
+            return evaluation, found
+        assert self.steep is not None
+        return evaluation, self.steep.sweep(found)
 
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their sensitivities."""
@@ -509,6 +522,13 @@ class ShootingProblem(TranscribedProblem):
         return evaluation.extended(GradientEvaluation, failures=tuple(failures), gradient=found)
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
+        evaluation, at = self._found(v)
+        lean = self.steep if isinstance(at, Reading) else None
+        of_all = lean.jacobians(at) if lean is not None and isinstance(at, Reading) else None
+        measured = [chain.measured for chain in self._here]
+        if of_all is not None:
+            found, self._taken_over = of_all
+            return self._linearization(evaluation, found, (), measured, lambda: self._seen(evaluation.v))
         evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
         with self._silently():
@@ -529,12 +549,14 @@ class ShootingProblem(TranscribedProblem):
             r, c = (np.logical_and.reduce(np.isfinite(b), axis=2) for b in rows)
             failures += self._unobservable(i, [*evaluation.failures, *failures], r, c, "a derivative of ")
             jacobians.append(j)
-        measured = (chain.measured for chain in self._here)
         return self._linearization(evaluation, jacobians, failures, measured, lambda: self._observed(sweep, naturals))
 
     def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        at, sweep = self._swept(v)
-        return self._observed(sweep, self._naturals(at.v))
+        at, found = self._found(v)
+        if isinstance(found, Sweep):
+            return self._observed(found, self._naturals(at.v))
+        assert self.steep is not None
+        return zip((chain.measured for chain in self._here), self.steep.observed(found), strict=True)
 
     def _observed(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Measured, Array]]:
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
