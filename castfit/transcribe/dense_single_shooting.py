@@ -172,10 +172,10 @@ class Lean:
 
     @classmethod
     def of(cls, given: Given) -> Lean | None:
-        """Return it; None where something happens on the way, or the integrator is another one."""
+        """Return it; None where something happens on the way."""
         posed, laid = given.posed, given.laid
         plain = len(laid.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in laid.chains)
-        if not plain or posed.relations or any(group.integrator.method != "esdirk" for group in laid.rounds[0]):
+        if not plain or posed.relations:
             return None
         filled = all(chain.pieces[0].points.size == chain.staging.times.size for chain in laid.chains)
         links = linked(posed.model, posed.conditions) if filled and posed.conditions else None
@@ -264,38 +264,31 @@ class Lean:
         return [at.flown.g[None, points, :n_g] for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
-    def _fly(self, key: bytes, v: Array) -> _Flown | None:
-        natural = natural_value(v, self._log)
-        linked = self._links.at(natural)
-        if linked is None:
-            return None
-        y, by_n = linked
-        n_p, N = self._n_p, self._of_point.size
-        x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
-        found: list[tuple[Lanes, Trajectories]] = []
-        for flight in self._flights:
-            still, own = flight.still, y[flight.of]
-            lanes = Lanes(
-                still.start, still.duration, own[:, n_p:].copy(), own[:, :n_p].copy(), still.u, still.z0, still.unit
-            )
-            states = flight.integrator.values(lanes)
-            if states.failures:
-                return None
-            x[flight.points] = states.x[flight.lane, flight.at]
-            z[flight.points] = states.z[flight.lane, flight.at]
-            found.append((lanes, states))
-        g = self._given.expressions.values(self._times, x, z, y[self._of_point, :n_p], self._inputs).copy()
-        return _Flown(key, natural, y, by_n, tuple(found), x, z, g)
-
-    @np.errstate(all="ignore")
     def read(self, v: Array) -> Reading | None:
         """Return what is known at v (n_theta,), None where something cannot be computed."""
-        key = v.tobytes()
-        if self._flown is None or self._flown.key != key:
-            self._flown = self._fly(key, v)
-        flown = self._flown
-        if flown is None:
-            return None
+        key, flown = v.tobytes(), self._flown
+        if flown is None or flown.key != key:
+            natural = natural_value(v, self._log)
+            linked = self._links.at(natural)
+            if linked is None:
+                return None
+            y, by_n = linked
+            n_p, N = self._n_p, self._of_point.size
+            x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
+            found: list[tuple[Lanes, Trajectories]] = []
+            for flight in self._flights:
+                still, own = flight.still, y[flight.of]
+                lanes = Lanes(
+                    still.start, still.duration, own[:, n_p:].copy(), own[:, :n_p].copy(), still.u, still.z0, still.unit
+                )
+                states = flight.integrator.values(lanes)
+                if states.failures:
+                    return None
+                x[flight.points] = states.x[flight.lane, flight.at]
+                z[flight.points] = states.z[flight.lane, flight.at]
+                found.append((lanes, states))
+            g = self._given.expressions.values(self._times, x, z, y[self._of_point, :n_p], self._inputs).copy()
+            self._flown = flown = _Flown(key, natural, y, by_n, tuple(found), x, z, g)
         parts = [block.measured.rows(flown.g[None, block.points]) for block in self._blocks]
         r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
         if not np.isfinite(r[self._mask]).all():
