@@ -115,6 +115,10 @@ class Model:
         For each algebraic state an equation, ``z - x**2`` (read as "= 0") or ``z == x**2``.
     parameters, inputs : sequences of casadi.SX, optional
         Symbols of the parameters and of the inputs u(t).
+    noises : sequence of casadi.SX, optional
+        Symbols of white noise of unit intensity, independent of each other, written into right-hand sides: with
+        ``x: -k * x + s * w`` the state x is disturbed with intensity s, dx = -k x dt + s dW.  Where noise multiplies
+        states this is Stratonovich's integral.  `fit` then estimates the path, too; `simulate` leaves noise at 0.
     outputs : mapping from str to expression, optional
         Measurable quantities.  Every state is an output under its own name already.  What is no value at a time is
         said with `per_interval`, `interval_mean` or `relative_to_first`; ``scaled(expression)`` has an unknown scale.
@@ -152,8 +156,10 @@ class Model:
     """What the model was given, by name, before delays and memories became states of it."""
     switches: tuple[Switch, ...]
     """Those of its parameters that are 0 before a time and 1 after it."""
+    noises: tuple[str, ...]
+    """Those of its parameters that are white noise, 0 wherever nothing is said of it."""
     generated: frozenset[str]
-    """Those of its parameters that experiments set: switches, rates of infusions, and pieces of inputs."""
+    """Those of its parameters that nobody gives: noises, switches, rates of infusions, and pieces of inputs."""
     added: dict[str, ca.SX]
     """What equations and outputs add to inputs that are estimated, by name, over these parameters and time."""
     lines: tuple[DelayLine, ...]
@@ -166,6 +172,7 @@ class Model:
         algebraic: Mapping[ca.SX, Expression] | None = None,
         parameters: Iterable[ca.SX] = (),
         inputs: Iterable[ca.SX] = (),
+        noises: Iterable[ca.SX] = (),
         outputs: Mapping[str, Expression | Scaled] | None = None,
         time: ca.SX | None = None,
         initial: Mapping[ca.SX | str, Expression] | None = None,
@@ -183,6 +190,7 @@ class Model:
             "algebraic state": _keys("algebraic", {} if algebraic is None else algebraic, mistakes),
             "parameter": [*_as_list("parameters", parameters, mistakes), *of_scales.values()],
             "input": _as_list("inputs", inputs, mistakes),
+            "noise": _as_list("noises", noises, mistakes),
             "time": [] if time is None else [time],
         }
         mistakes += _no_symbols(declared)
@@ -214,9 +222,13 @@ class Model:
         ]
         if "time" in {*taken, *extra}:
             mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
+        mistakes += _noise_mistakes(declared["noise"], right, residual, extra, delayed)
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
         check("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
+        # What experiments without noise have is a parameter that is 0.
+        declared["parameter"] = [*declared["parameter"], *declared["noise"]]
+        names["parameter"] += names["noise"]
         if residual:
             others = [s for s in everything if s.name() not in names["algebraic state"]]
             z = _vector(declared["algebraic state"])
@@ -256,7 +268,8 @@ class Model:
             memories=memories,
             said=stated,
             switches=(),
-            generated=frozenset[str](),
+            noises=names["noise"],
+            generated=frozenset(names["noise"]),
             added={},
             lines=delay_lines,
         )
@@ -492,6 +505,7 @@ class Model:
         return _stated(said, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
             scalings=self.scalings,
             switches=(*self.switches, *switches),
+            noises=self.noises,
             generated=self.generated | {s.name() for s in parameters},
             added=self.added,
         )
@@ -508,8 +522,10 @@ class Model:
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"
         delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
-        named = f"states {listed(self.own_states, 45)}; parameters {listed(self.parameters, 45) or 'none'}"
-        return one_line(f"Model({kind}: {named}{delays})")
+        own = [n for n in self.parameters if n not in self.noises]
+        named = f"states {listed(self.own_states, 45)}; parameters {listed(own, 45) or 'none'}"
+        noises = f"; noises {', '.join(self.noises)}" if self.noises else ""
+        return one_line(f"Model({kind}: {named}{noises}{delays})")
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""
@@ -525,7 +541,7 @@ class Model:
         added = ca.Function("added", [system.t, system.p], [_vector(self.added.values())])
         switches = tuple(s.name for s in self.switches)
         given = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories, self.scalings)
-        return _restore, (*given, self.generated, switches, times, tuple(self.added), added)
+        return _restore, (*given, self.noises, self.generated, switches, times, tuple(self.added), added)
 
 
 @brief
@@ -584,6 +600,7 @@ def _restore(
     time: str,
     memories: tuple[IntervalMemory, ...],
     scalings: Mapping[str, OutputScaling],
+    noises: tuple[str, ...],
     generated: frozenset[str],
     switches: tuple[str, ...],
     switch_times: ca.Function,
@@ -606,6 +623,7 @@ def _restore(
     times = _split(ca.SX(switch_times.call([system.p])[0]))
     return out.with_parts(
         scalings=dict(scalings),
+        noises=noises,
         generated=generated,
         switches=tuple(Switch(symbol[n], time) for n, time in zip(switches, times, strict=True)),
         added=dict(zip(inputs, _split(ca.SX(added.call([system.t, system.p])[0])), strict=True)),
@@ -733,6 +751,37 @@ def _undeclared(where: str, expression: ca.SX, declared: Sequence[ca.SX], *, onl
             mistakes.append(f"{where} contains a second symbol named '{name}'; create each symbol once and reuse it")
         else:
             mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+    return mistakes
+
+
+def _noise_mistakes(
+    noises: Sequence[ca.SX],
+    right: Mapping[str, ca.SX],
+    residual: Mapping[str, ca.SX],
+    outputs: Mapping[str, ca.SX],
+    delayed: Sequence[Delayed],
+) -> list[str]:
+    """Find noises that enter no right-hand side, one otherwise than linearly, or what must have a value at a time."""
+    if not noises:
+        return []
+    w, mistakes = _vector(noises), list[str]()
+    held = {s.name() for graph in right.values() for s in ca.symvar(graph)}
+    mistakes += [
+        f"noise '{s.name()}' enters no right-hand side; write it into one, as in x: -k * x + s * {s.name()}, or leave "
+        "it out"
+        for s in noises
+        if s.name() not in held
+    ]
+    mistakes += [
+        f"ode of '{name}' is not linear in the noise; white noise has no square, write its intensity as a factor"
+        for name, graph in right.items()
+        if ca.depends_on(ca.jacobian(graph, w), w)
+    ]
+    remedy = "white noise has no value at a time; write it into the right-hand side of a state"
+    for what, graphs in (("the equation of", residual), ("output", outputs)):
+        mistakes += [f"{what} '{n}' holds noise; {remedy}" for n, graph in graphs.items() if ca.depends_on(graph, w)]
+    if delayed and any(ca.depends_on(part, w) for d in delayed for part in d.parts):
+        mistakes.append(f"a delayed value holds noise; {remedy}")
     return mistakes
 
 

@@ -1,0 +1,419 @@
+"""Stages with noise: one experiment as a chain of nodes, between which the model is driven by free variables.
+
+White noise w over a stage of length h is the sum of its first modes (Karhunen and Loeve; here Legendre's polynomials):
+
+    w(tau) = h^(-1/2) sum_j (2 j + 1)^(1/2) P_j(2 tau - 1) c_j,     c_j ~ N(0, I) independent,   0 <= tau <= 1
+
+so that  x_{k+1} = f_k(x_k, c_k, p)  is the model driven by a smooth function, over which one step of the classical
+Runge-Kutta method goes.  For linear models the covariance of x_{k+1} that J modes give is off by O(h^(2 J)), and one of
+any rank is as good as a regular one.  Where noise multiplies states, smooth functions mean Stratonovich's integral (Wong
+and Zakai 1965).  Everything that differs between stages is an argument, so that one graph serves all.
+
+Nodes are at the start, at every measured time, where an input or its derivative jumps and where something happens; a
+state change is a stage of its own, of length zero, so that data are read before or after it.  Data are read at nodes.
+
+Algebraic states are z(t, x, p, u) by Newton's method, written into the graph, from the values z0 that they had before.
+
+Notation
+--------
+n, m     states, free variables of a stage; v = (x, c) (n + m,)
+K        stages; K + 1 nodes;  R rows of data: one for each measured time and replicate
+lam      (K, n) multipliers of the stages' equations
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built, Mapped
+from castfit.integrate.lanes import merge, snap
+from castfit.integrate.trajectories import as_measured, input_cubics
+from castfit.model.model import Model
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.event_schedule import Crossing, Timetable
+    from castfit.problem.observables import ObservedOutput
+    from castfit.problem.parameter_map import Natural
+
+MODES = 2
+"""Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method."""
+
+_FIRST, _NEXT = 4, 2  # iterations of Newton's method for algebraic states, from z0 and from one evaluation to the next
+
+
+class NoisyStageFunctions:
+    """The functions of a model's stages; all take x, c, p, cubics (4 n_u), t, h, z0 as arrays (..., size)."""
+
+    def __init__(self, model: Model) -> None:
+        system, noises = model.system, model.noises
+        self.noises, self.m = noises, len(noises) * MODES
+        self._rates = ca.Function("rates", system.arguments, [system.ode, system.alg])
+        self._system = system
+        n, n_v = system.x.numel(), system.x.numel() + self.m
+        x, c, p, t, h = (ca.SX.sym(s, k) for s, k in zip("xcpth", (n, self.m, system.p.numel(), 1, 1), strict=True))
+        cubics, z0 = ca.SX.sym("cubics", 4 * system.u.numel()), ca.SX.sym("z0", system.z.numel())
+        self._places = [model.parameters.index(name) for name in noises]
+        v, end = ca.vertcat(x, c), self._step(x, c, p, ca.reshape(cubics, 4, -1), t, h, z0)
+        arguments = [x, c, p, cubics, t, h, z0]
+        lam, mu_v, mu_lam = ca.SX.sym("lam", n), ca.SX.sym("mu_v", n_v), ca.SX.sym("mu_lam", n)
+        C, M = ca.SX.sym("C", n_v, n_v), ca.SX.sym("M", n, n_v)
+        slope = ca.jacobian(end, v)
+        bend, gradient = ca.hessian(ca.dot(lam, end), v)
+        block = ca.vertcat(ca.horzcat(end, slope), ca.horzcat(ca.SX(n_v, 1), bend))
+        trace = 0.5 * ca.dot(C, bend) + ca.dot(M, slope)
+        total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
+        weights = [ca.vec(C.T), ca.vec(M.T)]
+        self.values = Mapped("values", arguments, end)
+        self.blocks = Mapped("blocks", [*arguments, lam], block)
+        self.trace = Mapped("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
+        self.by_p = Mapped("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
+        at = [system.t, system.x, system.p, system.u, z0]
+        self.algebraic = Mapped("algebraic", at, self._z(system.t, system.x, system.p, system.u, z0, _FIRST))
+
+    def _step(self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX) -> ca.SX:
+        """Return the states after a step of the classical Runge-Kutta method."""
+        n_w, z = len(self.noises), ca.SX(z0)
+
+        def rate(at: ca.SX, tau: float, z: ca.SX, iterations: int) -> tuple[ca.SX, ca.SX]:
+            s, w = tau * h, ca.SX(n_w, 1)
+            for j in range(MODES):
+                legendre = np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
+                w += np.sqrt(2 * j + 1.0) * float(legendre) * c[j * n_w : (j + 1) * n_w] / ca.sqrt(h)
+            driven = ca.SX(p)
+            for i, place in enumerate(self._places):
+                driven[place] = w[i]
+            u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
+            z = self._z(t + s, at, driven, u, z, iterations)
+            return self._rates(t + s, at, z, driven, u)[0], z
+
+        k1, z = rate(x, 0.0, z, _FIRST)
+        k2, z = rate(x + 0.5 * h * k1, 0.5, z, _FIRST)
+        k3, z = rate(x + 0.5 * h * k2, 0.5, z, _NEXT)
+        k4, z = rate(x + h * k3, 1.0, z, _FIRST)
+        return ca.densify(x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
+
+    def _z(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX, iterations: int) -> ca.SX:
+        """Return the algebraic states after some iterations of Newton's method, one where they appear linearly."""
+        system = self._system
+        if not z.numel():
+            return z
+        by_z = ca.jacobian(system.alg, system.z)
+        known = ca.Function("known", system.arguments, [system.alg, by_z])
+        for _ in range(iterations if ca.depends_on(by_z, system.z) else 1):
+            residual, matrix = known(t, x, z, p, u)
+            z = z - ca.solve(matrix, residual)
+        return z
+
+
+class NodeCost:
+    """What the data of a row cost; all take t, x, p, u, z0, sigmas, values, known (0, 1), spreads as arrays (..., size).
+
+    sigmas : the unknown standard deviations that are eliminated elsewhere; spreads : what data are weighted by
+    """
+
+    def __init__(self, problem: Posed, observed: Sequence[ObservedOutput | None], stages: NoisyStageFunctions) -> None:
+        model, system = problem.model, problem.model.system
+        n_o = len(observed)
+        sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
+        value, known, spread = (ca.SX.sym(name, n_o) for name in ("value", "known", "spread"))
+        C, mu = ca.SX.sym("C", system.x.numel(), system.x.numel()), ca.SX.sym("mu", system.x.numel())
+        z = stages._z(system.t, system.x, system.p, system.u, z0, _FIRST)
+        seen = (*problem.outputs, *problem.spreads)
+        graph = ca.Function("seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in seen)))])
+        g = ca.SX(graph(system.t, system.x, z, system.p, system.u))
+        cost, predictions, spreads = ca.SX(0), ca.SX.zeros(n_o, 1), ca.SX.zeros(n_o, 1)
+        for j, of in enumerate(observed):
+            if of is None:
+                continue
+            prediction, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
+            density = of.noise.density(prediction, s, m)
+            eta = [g[seen.index(name)] for name in of.predicted]
+            own = eta[1] if of.computed else spread[j] * (sigma[of.group] if of.group >= 0 else 1.0)
+            others = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, prediction) or ca.is_equal(e, s))]
+            new = [eta[0], own, value[j], *eta[1 + of.computed :]]
+            column = ca.substitute([density.cost], [prediction, s, m, *others], new)[0]
+            cost += ca.if_else(known[j] > 0, column, 0)
+            predictions[j], spreads[j] = eta[0], own
+        data = [sigma, value, known, spread]
+        at = [system.t, system.x, system.p, system.u, z0, *data]
+        hessian, gradient = ca.hessian(cost, system.x)
+        trace = 0.5 * ca.dot(C, hessian)
+        total = cost + trace - ca.dot(mu, gradient)
+        self.cost = Mapped("cost", at, cost)
+        self.blocks = Mapped("node_blocks", at, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian)))
+        self.trace = Mapped("node_trace", [*at, ca.vec(C)], ca.gradient(trace, system.x))
+        self.by_q = Mapped("node_by_q", [*at, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
+        observed_slope = ca.horzcat(predictions, spreads, ca.jacobian(predictions, system.x))
+        self.observed = Mapped("node_observed", at, observed_slope)
+
+
+_FUNCTIONS: Built[Model, NoisyStageFunctions] = Built()
+
+
+@dataclass(frozen=True)
+class ChainPoint:
+    """Where a chain is evaluated: what follows from the quantities, and the path.
+
+    natural : parameters, initial states and rows of events, with their derivatives
+    table : what happens when; p_stages (K, n_p), p_rows (R, n_p) are parameters in stages and at rows of data
+    sigma : (n_groups,) unknown standard deviations
+    x (K + 1, n), c (K, m), first (r,) : states, modes of the noise, and how initial states deviate, in deviations
+    z (K + 1, n_z) : where the search for algebraic states begins
+    """
+
+    natural: Natural
+    table: Timetable | None
+    p_stages: Array
+    p_rows: Array
+    sigma: Array
+    x: Array
+    c: Array
+    first: Array
+    z: Array
+
+
+@dataclass(frozen=True)
+class ChainBlocks:
+    """Values and derivatives of a chain at a point.
+
+    f (K, n), F (K, n, n + m) : the ends of stages; bend (K, n + m, n + m) : second derivatives of lam . f
+    cost : of data; gradient (K + 1, n), hessian (K + 1, n, n) : of it by the states of nodes
+    by_e : derivatives by rows of e of stages at which something happens
+    """
+
+    f: Array
+    F: Array
+    bend: Array
+    cost: float
+    gradient: Array
+    hessian: Array
+    by_e: dict[int, Array]
+
+
+class NoisyChain:
+    """One experiment of a problem, of which no stage is longer than `longest`."""
+
+    def __init__(self, problem: Posed, i: int, longest: float) -> None:
+        condition, model = problem.conditions[i], problem.model
+        self.condition: Condition = condition
+        self.functions = _FUNCTIONS.get(model, NoisyStageFunctions)
+        self.data = NodeCost(problem, condition.observed, self.functions)
+        start, points = condition.start, condition.points
+        table = condition.timetable(condition.link.natural(problem.guess[condition.theta]))
+        marks = merge(np.array([start]), condition.times, condition.breakpoints)
+        happens = np.empty(0) if table is None else table.times[(table.times >= start) & (table.times <= condition.end)]
+        marks = merge(marks, happens) if happens.size else marks
+        pieces = np.maximum(np.ceil(np.diff(marks) / longest * (1.0 - 1e-9)), 1).astype(np.intp)
+        inner = [np.linspace(a, b, n + 1)[:-1] for a, b, n in zip(marks[:-1], marks[1:], pieces.tolist(), strict=True)]
+        edges = np.concatenate([*inner, marks[-1:]])
+        # A change of states is a stage of its own, between the node before it and the one after it.
+        jumps: dict[float, int] = {}
+        for g, time in enumerate([] if table is None else snap(table.times, edges).tolist()):
+            if table is not None and table.crossings[g] is not None and start <= time <= edges[-1]:
+                jumps[time] = g
+        times: list[float] = []
+        for edge in edges.tolist():
+            times += [edge, edge] if edge in jumps else [edge]
+        self.times = np.array(times)
+        """Times of nodes, (K + 1,); two at the time of a jump."""
+        self.jumps: dict[int, int] = {k: jumps[t] for k, t in enumerate(times[:-1]) if times[k + 1] == t}
+        """Which of the timetable's changes a stage is, by stage."""
+        length = np.diff(self.times)
+        self.t, self.h = self.times[:-1, None], np.where(length > 0.0, length, 1.0)[:, None]
+        flows = np.flatnonzero(length > 0.0)
+        self.cubics = np.zeros((length.size, len(condition.inputs), 4))
+        if condition.inputs:
+            self.cubics[flows] = input_cubics(condition.inputs, edges)
+        middle = 0.5 * (self.times[:-1] + self.times[1:])
+        late = np.empty(0) if table is None else table.times
+        self.interval: Index = np.searchsorted(late, middle, side="right").astype(np.intp)
+        """Which of the timetable's parameters hold in a stage, (K,)."""
+        at = snap(points.times, edges)
+        node = np.searchsorted(self.times, at, side="left")
+        if table is not None:
+            after = np.isin(at, snap(table.wanted_after, edges))
+            node = np.where(after, np.searchsorted(self.times, at, side="right") - 1, node)
+        self.node: Index = node.astype(np.intp)
+        """The node of each row of data, (R,)."""
+        before = np.maximum(np.searchsorted(flows, node) - 1, 0)
+        stage = flows[np.minimum(before, flows.size - 1)]
+        ends = np.where(node[:, None] == 0, 0.0, self.h[stage])
+        u = np.einsum("rjc,rc->rj", self.cubics[stage], ends ** np.arange(4))
+        self.row_inputs = as_measured(condition.inputs, at, u)
+        self.row_interval = self.interval[stage]
+        mask = points.mask
+        self.known = mask.astype(float)
+        self.values, self.spreads = np.where(mask, points.values, 1.0), np.where(mask, points.sigma, 1.0)
+        self.row_times = at[:, None]
+        names = model.states
+        self.measured_states = [(j, names.index(o)) for j, o in enumerate(problem.outputs) if o in names and mask[:, j].any()]
+        """Outputs that are states, and which."""
+        self.node_inputs = np.concatenate([self.cubics[:, :, 0], self.cubics[-1:, :, 0]])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """K, n and m."""
+        return self.h.shape[0], len(self.condition.link.base_a), self.functions.m
+
+    def point(self, q: Array, sigma: Array, path: tuple[Array, Array, Array, Array]) -> ChainPoint:
+        """Return where the chain is evaluated: at quantities q (n_q,), and at a path (x, c, first, z)."""
+        natural = self.condition.link.natural(q)
+        table = self.condition.timetable(natural)
+        p = natural.p[None] if table is None else table.p
+        return ChainPoint(natural, table, p[self.interval], p[self.row_interval], sigma, *path)
+
+    def _stage_arguments(self, at: ChainPoint) -> tuple[Array, ...]:
+        cubics = self.cubics.reshape(self.t.shape[0], -1)
+        return at.x[:-1], at.c, at.p_stages, cubics, self.t, self.h, at.z[:-1]
+
+    def _row_arguments(self, at: ChainPoint) -> tuple[Array, ...]:
+        z = at.z[self.node]
+        sigma = np.broadcast_to(at.sigma, (self.node.size, at.sigma.size))
+        data = (sigma, self.values, self.known, self.spreads)
+        return self.row_times, at.x[self.node], at.p_rows, self.row_inputs, z, *data
+
+    def _crossing(self, at: ChainPoint, g: int) -> Crossing:
+        assert at.table is not None
+        found = at.table.crossings[g]
+        assert found is not None
+        return found
+
+    def stage_at(self, at: ChainPoint, k: int, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return the end of stage k (n,) from other states, without noise, and its derivatives (n, n + m)."""
+        n, m = x.size, self.functions.m
+        if k in self.jumps:
+            u = self.node_inputs[k]
+            end, slope, _ = self._crossing(at, self.jumps[k]).slopes(x, at.natural.e, u, np.zeros(u.size))
+            return end, np.hstack([slope, np.zeros((n, m))])
+        arguments = (x, np.zeros(m), at.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z, np.zeros(n))
+        found = self.functions.blocks(*arguments)
+        return found[:n, 0].copy(), found[:n, 1:].copy()
+
+    def data_at(self, at: ChainPoint, rows: Index, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return gradient and Hessian (n, n) of what rows of data at one node cost, at other states."""
+        every = self._row_arguments(at)
+        found = self.data.blocks(every[0][rows], x, at.p_rows[rows], every[3][rows], z, *(a[rows] for a in every[5:]))
+        return found[:, 0, 1:].sum(axis=0), found[:, 1:, 1:].sum(axis=0)
+
+    def ends_at(self, at: ChainPoint, k: int, x: Array, c: Array, z: Array) -> Array:
+        """Return the ends of stage k from several states and modes, (count, n)."""
+        if k in self.jumps:
+            crossing, e, u = self._crossing(at, self.jumps[k]), at.natural.e, self.node_inputs[k]
+            return np.array([crossing.values(each, e, u) for each in x])
+        arguments = (x, c, at.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z)
+        return self.functions.values(*arguments)[..., 0].copy()
+
+    def costs_at(self, at: ChainPoint, x: Array) -> Array:
+        """Return what the data cost along several paths (K + 1, count, n), (count,)."""
+        every = self._row_arguments(at)
+        wide = [a[:, None] for a in every]
+        return self.data.cost(wide[0], x[self.node], *wide[2:])[..., 0, 0].sum(axis=0)
+
+    def values_at(self, at: ChainPoint) -> tuple[Array, float]:
+        """Return the ends of stages (K, n), and what the data cost."""
+        ends = self.functions.values(*self._stage_arguments(at))[..., 0].copy()
+        for k, g in self.jumps.items():
+            ends[k] = self._crossing(at, g).values(at.x[k], at.natural.e, self.node_inputs[k])
+        return ends, float(self.data.cost(*self._row_arguments(at)).sum())
+
+    def blocks(self, at: ChainPoint, lam: Array) -> ChainBlocks:
+        """Return values, first and second derivatives, with multipliers (K, n)."""
+        K, n, _ = self.shape
+        found = self.functions.blocks(*self._stage_arguments(at), lam)
+        f, F, bend = found[:, :n, 0].copy(), found[:, :n, 1:].copy(), found[:, n:, 1:].copy()
+        by_e: dict[int, Array] = {}
+        for k, g in self.jumps.items():
+            u = self.node_inputs[k]
+            f[k], slope, by_e[k] = self._crossing(at, g).slopes(at.x[k], at.natural.e, u, np.zeros(u.size))
+            F[k], bend[k] = 0.0, 0.0
+            F[k, :, :n] = slope
+        rows = self.data.blocks(*self._row_arguments(at))
+        gradient, hessian = np.zeros((K + 1, n)), np.zeros((K + 1, n, n))
+        np.add.at(gradient, self.node, rows[:, 0, 1:])
+        np.add.at(hessian, self.node, rows[:, 1:, 1:])
+        return ChainBlocks(f, F, bend, float(rows[:, 0, 0].sum()), gradient, hessian, by_e)
+
+    def trace(self, at: ChainPoint, lam: Array, C: Array, M: Array, C_nodes: Array) -> tuple[Array, Array, Array]:
+        """Return the gradient of T = sum 1/2 <C, bend> + <M, F> + 1/2 <C, hessian of data>, weights held.
+
+        By v (K, n + m), by lam (K, n), and by the states of nodes, of data alone (K + 1, n).
+        """
+        K, n, m = self.shape
+        weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
+        found = self.functions.trace(*self._stage_arguments(at), lam, *weights)[..., 0].copy()
+        found[list(self.jumps)] = 0.0
+        rows = self.data.trace(*self._row_arguments(at), C_nodes[self.node].reshape(self.node.size, -1))[..., 0]
+        of_nodes = np.zeros((K + 1, n))
+        np.add.at(of_nodes, self.node, rows)
+        return found[:, : n + m], found[:, n + m :], of_nodes
+
+    def by_quantities(
+        self, at: ChainPoint, by_e: dict[int, Array], lam: Array, C: Array, M: Array, C_nodes: Array,
+        mu_x: Array, mu_c: Array, mu_lam: Array,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """Return the derivatives of  T + objective - (mu . gradient of the Lagrangian)  by q (n_q,) and sigmas.
+
+        lam, mu_lam : (K + 1, n), the first of the initial states'
+        """
+        K, n, _ = self.shape
+        mu_v = np.concatenate([mu_x[:-1], mu_c], axis=1)
+        weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
+        own = self.functions.by_p(*self._stage_arguments(at), lam[1:], *weights, mu_v, mu_lam[1:])[..., 0].copy()
+        own[list(self.jumps)] = 0.0
+        C_rows = C_nodes[self.node].reshape(self.node.size, -1)
+        rows = self.data.by_q(*self._row_arguments(at), C_rows, mu_x[self.node])[..., 0]
+        n_p = at.natural.p.size
+        intervals = 1 if at.table is None else at.table.p.shape[0]
+        of_p, of_e = np.zeros((intervals, n_p)), np.zeros(at.natural.e.size)
+        np.add.at(of_p, self.interval, own)
+        np.add.at(of_p, self.row_interval, rows[:, :n_p])
+        for k, slope in by_e.items():
+            of_e += (lam[k + 1] - mu_lam[k + 1]) @ slope
+        total_p = np.zeros(n_p)
+        for g in range(intervals):
+            total_p += self._before_levels(at, g, of_p[g], of_e)
+        natural = at.natural
+        gradient = total_p @ natural.dp + (lam[0] - mu_lam[0]) @ natural.da
+        if of_e.size:
+            gradient = gradient + of_e @ natural.de
+        return gradient, rows[:, n_p:].sum(axis=0)
+
+    def _driven(self, M: Array) -> Array:
+        """Return weights of F without those of stages of length zero."""
+        if self.jumps:
+            M = M.copy()
+            M[list(self.jumps)] = 0.0
+        return M
+
+    def _before_levels(self, at: ChainPoint, g: int, by_p: Array, of_e: Array) -> Array:
+        """Return the derivative by the parameters themselves of that by those in interval g; the rest goes to e."""
+        if at.table is None or g == 0:
+            return by_p
+        schedule, by_p, now = self.condition.schedule, by_p.copy(), at.table.times[g - 1]
+        times = at.natural.e[schedule.rows]
+        for level in reversed(schedule.levels):
+            if times[level.on] <= now and not (level.off >= 0 and times[level.off] <= now):
+                of_e[level.height] += by_p[level.parameter]
+                if level.sets:
+                    by_p[level.parameter] = 0.0
+        return by_p
+
+    def algebraic(self, at: ChainPoint) -> Array:
+        """Return the algebraic states of nodes, (K + 1, n_z)."""
+        if not at.z.shape[1]:
+            return at.z
+        p = np.concatenate([at.p_stages, at.p_stages[-1:]])
+        return self.functions.algebraic(self.times[:, None], at.x, p, self.node_inputs, at.z)[..., 0].copy()
+
+    def observed(self, at: ChainPoint) -> tuple[Array, Array, Array]:
+        """Return predictions, spreads (R, n_o), and the derivatives of predictions by states (R, n_o, n)."""
+        found = self.data.observed(*self._row_arguments(at))
+        return found[..., 0].copy(), found[..., 1].copy(), found[..., 2:].copy()
