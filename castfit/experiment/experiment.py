@@ -22,7 +22,7 @@ from castfit._support.status import InputError, check, suggest, unknown_names
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
-from castfit.densities.priors import PriorDistribution, contradictions, prior_mistakes
+from castfit.densities.priors import Normal, PriorDistribution, contradictions, prior_mistakes
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Doses, Event, Happening, read_events, up_to
 from castfit.experiment.inputs import Input
@@ -53,6 +53,8 @@ class Free:
     upper: float = np.inf
     scale: str = "linear"
     prior: PriorDistribution | None = None
+    random: bool = False
+    """Whether it was given as a density, which a model with noise integrates out."""
 
 
 def free(
@@ -205,8 +207,9 @@ class Experiment(Picklable):
         ``StudentT(df=4)``, ``Poisson()``, ...  Their `sigma` may be given there or as above; where it is neither it is
         unknown.
     initial : mapping, optional
-        For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters.  States that are
-        left out take the model's own initial value.  For an algebraic state a number: a guess from which its
+        For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters; or what is known of
+        it, ``Normal(mean, deviation)``: a free value with this prior, which is integrated out where the model has
+        noises.  States that are left out take the model's own initial value.  For an algebraic state a number: a guess from which its
         consistent value is sought (1 by default); or its value, where ``consistent(guess)`` says that a differential
         state follows from it.  Or ``castfit.steady_state(...)``: the steady state that the model
         had before the experiment.
@@ -585,6 +588,12 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
 
 def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     """Read one entry of `initial`."""
+    if isinstance(value, Normal):
+        wrong = prior_mistakes(f"initial state '{name}'", value)
+        if not wrong and value.on != "value":
+            wrong = [f"initial state '{name}' is {text(value)}; give Normal(mean, deviation) of the value itself"]
+        mistakes += wrong
+        return Free(np.nan if wrong else float(value.mean), prior=value, random=True)
     if isinstance(value, Free):
         what = f"free initial state '{name}'"
         found = bound_mistakes(what, value.guess, value.lower, value.upper, value.scale)
@@ -593,7 +602,7 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
         mistakes += found
         if found:
             return value
-        return Free(float(value.guess), float(value.lower), float(value.upper), value.scale, value.prior)
+        return replace(value, guess=float(value.guess), lower=float(value.lower), upper=float(value.upper))
     if isinstance(value, Consistent):
         guess = real(value.guess)
         if guess is None or not np.isfinite(guess):

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -156,9 +156,16 @@ def fit(
         else:
             problem = problem.robust(loss, f_scale)
     callable_ = callback is None or callable(callback)
-    mistakes = kind_mistakes(problem)
+    noisy = isinstance(problem, (Problem, Posed)) and bool(problem.posed.model.noises)
+    given = {
+        "transcription": transcription is not None, "solver": solver is not None, "workers": not is_one_of(workers, 1),
+        "absolute_sigma": absolute_sigma is not None, "second_start": not is_one_of(second_start, True),
+        "retry": not is_one_of(retry, True), "verify": not is_one_of(verify, True),
+    }  # fmt: skip
+    mistakes = _noisy_mistakes(given, start) if noisy else kind_mistakes(problem)
     mistakes += option_mistakes(("callback", callback, callable_, "give a function of one Iteration"))
-    asked, chosen = parts_from(transcription, solver, mistakes)
+    asked, chosen = (None, None) if noisy else (transcription, solver)
+    asked, chosen = parts_from(asked, chosen, mistakes)
     level, limit = real(confidence_level), real(max_time)
     known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
@@ -172,6 +179,16 @@ def fit(
     check("fit", mistakes)
     assert level is not None
     assert limit is not None
+    if noisy:
+        from castfit.fit.noisy_fit import fit_noisy  # which other fits do not need
+
+        begin = cast("Any", start)
+        return cast(
+            "Any",
+            fit_noisy(
+                problem, start=begin, max_time=limit, callback=callback, confidence_level=level, verbose=verbose
+            ),
+        )
     if isinstance(start, Result):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
     once = _Fit(
@@ -181,6 +198,14 @@ def fit(
     question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
     with Interrupt(), lanes_divided(workers), _line_of(verbose):
         return solved(question, refinements, once.fit) if refinements else once.fit(question)
+
+
+def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:
+    """Say which arguments mean nothing where the model has noises."""
+    why = "means nothing for a model with noises, whose path is estimated by its likelihood; leave it out"
+    found = [f"{name} {why}" for name, said in given.items() if said]
+    known = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
+    return found + ([] if known else [f"start is {text(start)}; give values by name, or a result of the same model"])
 
 
 def _refinements(problem: Posed, *, verify: bool) -> list[type[DelayNodes | SmoothnessWeights | LaplaceKinks]]:

@@ -76,7 +76,11 @@ class NoisyStageFunctions:
         self.trace = Mapped("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
         self.by_p = Mapped("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
         at = [system.t, system.x, system.p, system.u, z0]
-        self.algebraic = Mapped("algebraic", at, self._z(system.t, system.x, system.p, system.u, z0, _FIRST))
+        outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
+        z = self._z(system.t, system.x, system.p, system.u, z0, _FIRST)
+        along = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
+        self.outputs = Mapped("outputs", at, ca.horzcat(along, ca.jacobian(along, system.x)))
+        self.algebraic = Mapped("algebraic", at, z)
 
     def _step(self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX) -> ca.SX:
         """Return the states after a step of the classical Runge-Kutta method."""
@@ -256,7 +260,10 @@ class NoisyChain:
         names = model.states
         self.measured_states = [(j, names.index(o)) for j, o in enumerate(problem.outputs) if o in names and mask[:, j].any()]
         """Outputs that are states, and which."""
-        self.node_inputs = np.concatenate([self.cubics[:, :, 0], self.cubics[-1:, :, 0]])
+        last = np.einsum("jc,c->j", self.cubics[flows[-1]], float(self.h[flows[-1], 0]) ** np.arange(4))
+        self.node_inputs = np.concatenate([self.cubics[:, :, 0], last[None]])
+        for k in self.jumps:  # inputs there are those of what follows
+            self.node_inputs[k] = self.node_inputs[k + 1]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -410,8 +417,16 @@ class NoisyChain:
         """Return the algebraic states of nodes, (K + 1, n_z)."""
         if not at.z.shape[1]:
             return at.z
+        return self.functions.algebraic(*self._node_arguments(at))[..., 0].copy()
+
+    def _node_arguments(self, at: ChainPoint) -> tuple[Array, ...]:
         p = np.concatenate([at.p_stages, at.p_stages[-1:]])
-        return self.functions.algebraic(self.times[:, None], at.x, p, self.node_inputs, at.z)[..., 0].copy()
+        return self.times[:, None], at.x, p, self.node_inputs, at.z
+
+    def outputs(self, at: ChainPoint) -> tuple[Array, Array]:
+        """Return all outputs of the model at nodes (K + 1, n_out), and their derivatives by states."""
+        found = self.functions.outputs(*self._node_arguments(at))
+        return found[..., 0].copy(), found[..., 1:].copy()
 
     def observed(self, at: ChainPoint) -> tuple[Array, Array, Array]:
         """Return predictions, spreads (R, n_o), and the derivatives of predictions by states (R, n_o, n)."""

@@ -20,11 +20,14 @@ one more substitution with the same factor, whatever the number of quantities.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.densities.priors import Normal
+from castfit.experiment.experiment import Free
 from castfit.solve.riccati import RiccatiFactor, riccati
 from castfit.transcribe.noisy_stages import MODES, ChainBlocks, ChainPoint, NoisyChain
 
@@ -185,6 +188,45 @@ class ChainLikelihood:
         weights = mode.cost + half - cost
         return np.where(np.isfinite(weights), weights, -np.inf)
 
+    def innovations(self, mode: PathMode) -> tuple[Array, Array]:
+        """Return what is expected of each value given those before it, and with which deviation, (R, n_o) each.
+
+        By the Kalman filter of the model made linear about the most probable path; of values at the same time one
+        after the other, so that the innovations are independent.  NaN where nothing is measured, or where the noise has
+        no deviation.
+        """
+        chain, at, factor, S = self.chain, mode.at, mode.factor, self.S
+        (K, n, _), observed = chain.shape, chain.condition.observed
+        seen, spread, slopes = chain.observed(at)
+        expected, deviation = np.full(seen.shape, np.nan), np.full(seen.shape, np.nan)
+        noise = np.full(seen.shape, np.nan)
+        for j, of in enumerate(observed):
+            if of is not None:
+                noise[:, j] = np.where(chain.known[:, j] > 0, of.noise.deviation(seen[:, j], spread[:, j]), np.nan)
+        rows_of = _rows_by_node(chain.node, K)
+        e, P = at.natural.a - at.x[0], S @ S.T
+        for k in range(K + 1):
+            for r in rows_of[k].tolist():
+                for j in np.flatnonzero(np.isfinite(noise[r])).tolist():
+                    g = slopes[r, j]
+                    Pg = P @ g
+                    variance = float(g @ Pg) + noise[r, j] ** 2
+                    expected[r, j], deviation[r, j] = seen[r, j] + float(g @ e), np.sqrt(variance)
+                    e = e + Pg * ((chain.values[r, j] - expected[r, j]) / variance)
+                    P = P - np.outer(Pg, Pg) / variance
+            if k < K:
+                A, B = factor.F[k, :, :n], factor.F[k, :, n:]
+                e = A @ e - B @ at.c[k]
+                P = A @ P @ A.T + B @ B.T
+        return expected, deviation
+
+    def track(self, mode: PathMode) -> tuple[Array, Array, Array]:
+        """Return times (N,), values of all outputs of the model along the path, and their deviations, (N, n_out)."""
+        values, slopes = self.chain.outputs(mode.at)
+        _, C = mode.factor.covariances
+        variance = np.einsum("noi,nij,noj->no", slopes, C, slopes)
+        return self.chain.times, values, np.sqrt(np.maximum(variance, 0.0))
+
     # Where to begin
 
     def filtered(self, q: Array, sigma: Array) -> PathStart | None:
@@ -229,18 +271,26 @@ class ChainLikelihood:
 
     def moved(self, old: NoisyChain, start: PathStart) -> PathStart:
         """Return a start on this chain from one on a chain with other stages of the same experiment."""
-        times, before = self.chain.times, old.times
-        apart = np.arange(before.size) * 1e-12 * max(float(np.ptp(before)), 1e-300)  # nodes at the time of a jump differ
-        new_apart = np.arange(times.size) * 1e-12 * max(float(np.ptp(times)), 1e-300) * before.size / times.size
-        x = np.stack([np.interp(times + new_apart, before + apart, of) for of in start.x.T], axis=1)
-        z = np.array([np.interp(times, before, of) for of in start.z.T]).reshape(start.z.shape[1], -1).T
-        n_w = start.c.shape[1] // MODES
-        middle = 0.5 * (times[:-1] + times[1:])
-        stage = np.clip(np.searchsorted(before, middle, side="right") - 1, 0, old.h.shape[0] - 1)
+        times, before = _apart(self.chain.times), _apart(old.times)
+
+        def along(values: Array) -> Array:
+            out = np.empty((times.size, values.shape[1]))
+            for j, of in enumerate(values.T):
+                out[:, j] = np.interp(times, before, of)
+            return out
+
+        n_w, middle = start.c.shape[1] // MODES, 0.5 * (times[:-1] + times[1:])
+        stage = np.clip(np.searchsorted(before, middle, side="right") - 1, 0, before.size - 2)
         c = np.zeros((times.size - 1, start.c.shape[1]))
-        c[:, :n_w] = start.c[stage, :n_w] * np.sqrt(self.chain.h / old.h[stage])
-        lam = np.stack([np.interp(times, before, of) for of in start.lam.T], axis=1)
-        return PathStart(x, c, start.first, z, lam)
+        c[:, :n_w] = start.c[stage, :n_w] * np.sqrt(self.chain.h / old.h[stage])  # the same noise for a shorter time
+        return PathStart(along(start.x), c, start.first, along(start.z), along(start.lam))
+
+
+def _apart(times: Array) -> Array:
+    """Return times of nodes in which those before and after a jump differ."""
+    gaps = np.diff(times)
+    later = np.append(False, gaps == 0.0)
+    return times + 1e-9 * float(gaps[gaps > 0.0].min(initial=1.0)) * later
 
 
 def positive_part(matrices: Array) -> Array:
@@ -268,14 +318,27 @@ class PathEvaluation:
 
 
 class PathLikelihood:
-    """The likelihood of a whole problem at y = (theta, log of unknown sigmas), for stages no longer than `longest`."""
+    """The likelihood of a whole problem at y = (theta, log of unknown sigmas).
 
-    def __init__(self, problem: Posed, spreads: list[Array], longest: list[float]) -> None:
-        self.problem = problem
-        self.chains = [
-            ChainLikelihood(NoisyChain(problem, i, longest[i]), S) for i, S in enumerate(spreads)
-        ]
+    problem : without the initial states that are random, which `marginal` has taken from it; spreads are their
+        deviations per experiment, (n, r)
+    longest : of the stages of each experiment
+    """
+
+    def __init__(self, problem: Posed, spreads: Sequence[Array], longest: Sequence[float]) -> None:
+        self.problem, self.spreads, self.longest = problem, tuple(spreads), tuple(longest)
+        pairs = zip(range(len(problem.conditions)), spreads, longest, strict=True)
+        self.chains = [ChainLikelihood(NoisyChain(problem, i, length), S) for i, S, length in pairs]
         self.evaluations = 0
+
+    def divided(self, by: float) -> PathLikelihood:
+        """Return the same on stages that are so many times shorter."""
+        return PathLikelihood(self.problem, self.spreads, [length / by for length in self.longest])
+
+    @property
+    def stages(self) -> int:
+        """How many stages all experiments have."""
+        return sum(each.chain.shape[0] for each in self.chains)
 
     def split(self, y: Array) -> tuple[Array, Array]:
         """Return theta and the unknown sigmas."""
@@ -316,3 +379,23 @@ class PathLikelihood:
         """Return paths found on other stages as starts."""
         pairs = zip(self.chains, other.chains, found.modes, strict=True)
         return [new.moved(old.chain, mode.start) for new, old, mode in pairs]
+
+
+def marginal(problem: Posed) -> tuple[Posed, list[Array]]:
+    """Return the problem without initial states that are known as random ones, and their deviations, (n, r) each."""
+    spreads: list[Array] = []
+    names: list[str] = []
+    for e, condition in zip(problem.experiments, problem.conditions, strict=True):
+        of = {n: v for n, v in problem.initial_values(e).items() if isinstance(v, Free) and v.random}
+        states = problem.model.states
+        S = np.zeros((len(states), len(of)))
+        for j, (name, value) in enumerate(of.items()):
+            assert isinstance(value.prior, Normal)
+            S[states.index(name), j] = value.prior.deviation
+        spreads.append(S)
+        names += [
+            q.name
+            for q in problem.quantities
+            if q.kind == "initial state" and q.experiment == condition.name and q.of in of
+        ]
+    return (problem.fix(names) if names else problem), spreads

@@ -1,0 +1,373 @@
+"""`fit` of models with noise: quantities maximise the likelihood of the data over all paths.
+
+A quasi-Newton method with the exact gradient, begun with the curvature by differences of it, ends in steps with the
+differenced curvature at the optimum, from which the standard errors are.  The stages are halved, and all is done again
+from where it ended, until the likelihood stands still.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.progress_line import say
+from castfit._support.status import Status, check
+from castfit._support.time_limit import Interrupt
+from castfit.experiment.events import symbols_of
+from castfit.problem.fingerprint import question
+from castfit.result.path_result import Innovations, PathResult, PathTrack
+from castfit.solve.solution import Iteration
+from castfit.transcribe.path_likelihood import PathEvaluation, PathLikelihood, PathStart, marginal
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
+
+_STILL = 1e-3  # in log L: what a refinement may still move it by
+_LEVELS = 10  # refinements
+_ROUGH = 1.0  # in log L: stages that are refined before anything is estimated
+_ITERATIONS, _HALVINGS, _POLISH = 200, 15, 6
+_FLAT = 1e-8  # promised gain of log L, by the quasi-Newton method and by the differenced curvature
+_ACCEPTED = 1e-4  # gain still promised where rounding ends the search
+_LONGEST = 1.5  # step of a logarithm
+_FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
+_SINGULAR = 1e-9  # least eigenvalue of the curvature, scaled by its diagonal
+_GUESS = 0.1  # of the size of the data: where an unknown sigma begins
+
+
+def noisy_mistakes(problem: Posed) -> list[str]:
+    """Say what a model with noises cannot be combined with, and what to do instead."""
+    model, found = problem.model, list[str]()
+    said = f"the model has noises ({', '.join(model.noises)}), so that"
+    if problem.constraints or problem.state_bounds:
+        found.append(f"{said} constraints and state_bounds do not hold along its path; leave them out")
+    if model.lines:
+        found.append(f"{said} it can have no delays; write them as a linear chain of states")
+    if model.memories:
+        found.append(f"{said} outputs cannot be per_interval, interval_mean or relative_to_first; use plain outputs")
+    if any(term.chosen for term in problem.smooth):
+        found.append(f"{said} smoothness='auto' is not chosen; give a number, or write the input as a state with noise")
+    for e, c in zip(problem.experiments, problem.conditions, strict=True):
+        if c.settled:
+            found.append(f"{c.name}: {said} it never rests; give finite times")
+        if symbols_of(e.events) & {*model.noises}:
+            found.append(f"{c.name}: an event holds noise, which has no value at a time; write it into an equation")
+        if c.schedule.triggers:
+            found.append(f"{c.name}: {said} events cannot be triggered by states; give their times")
+        elif c.schedule.moves:
+            found.append(f"{c.name}: {said} times of events cannot be estimated; fix them")
+        if any(i.change is not None and not i.change.linear for i in c.schedule.instants):
+            found.append(f"{c.name}: {said} events change states linearly or not at all; write the change with fixed "
+                         "factors")  # fmt: skip
+    return found
+
+
+@dataclass
+class _Climb:
+    """The search for the most likely quantities, on stages that become finer; lower and upper are bounds of y."""
+
+    lower: Array
+    upper: Array
+    log: Mask
+    n_data: int
+    deadline: float
+    callback: Callable[[Iteration], Any] | None
+    interrupt: Interrupt
+    verbose: bool
+    began: float
+    history: list[float] = field(default_factory=list[float])
+    evaluations: int = 0
+    stopped: Status | None = None
+
+    def evaluate(self, likelihood: PathLikelihood, y: Array, starts: list[PathStart] | None) -> PathEvaluation:
+        self.evaluations += 1
+        return likelihood.evaluate(y, starts)
+
+    def told(self, at: PathEvaluation) -> bool:
+        """Tell how things stand; return whether the search is to stop."""
+        self.history.append(2.0 * at.value)
+        seconds = time.perf_counter() - self.began
+        now = Iteration(len(self.history) - 1, at.value, np.nan, 0.0, at.y, seconds)
+        if self.verbose:
+            say(f"{now.iteration:5d}  -log L {at.value:14.8g}  {seconds:7.2f} s")
+        if self.callback is not None and self.callback(now):
+            self.stopped = Status.STOPPED_BY_CALLBACK
+        elif time.perf_counter() > self.deadline:
+            self.stopped = Status.MAX_TIME
+        elif self.interrupt.requested:
+            self.stopped = Status.INTERRUPTED
+        return self.stopped is not None
+
+    def free(self, at: PathEvaluation) -> Mask:
+        """Tell which quantities no bound holds."""
+        held = ((at.y <= self.lower) & (at.gradient > 0.0)) | ((at.y >= self.upper) & (at.gradient < 0.0))
+        return ~held
+
+    def curvature(self, likelihood: PathLikelihood, at: PathEvaluation, widths: Array) -> Array:
+        """Return the second derivatives by differences of gradients; central ones but at bounds; NaN where none."""
+        out, starts = np.empty((at.y.size, at.y.size)), [mode.start for mode in at.modes]
+        for j, width in enumerate(widths.tolist()):
+            ends: list[tuple[float, Array]] = []
+            for sign in (1.0, -1.0):
+                y = at.y.copy()
+                y[j] = np.clip(y[j] + sign * width, self.lower[j], self.upper[j])
+                there = self.evaluate(likelihood, y, starts) if y[j] != at.y[j] else at
+                ends.append((y[j], there.gradient) if np.isfinite(there.value) else (at.y[j], at.gradient))
+            apart = ends[0][0] - ends[1][0]
+            out[j] = (ends[0][1] - ends[1][1]) / apart if apart else np.nan
+        return 0.5 * (out + out.T)
+
+    def convex(self, H: Array) -> Array:
+        """Return a positive definite matrix near H: absolute eigenvalues of it, scaled by its diagonal."""
+        H = np.where(np.isfinite(H), H, 0.0)
+        unit = np.sqrt(np.maximum(np.abs(np.diag(H)), 1e-12))
+        values, vectors = np.linalg.eigh(H / np.outer(unit, unit))
+        values = np.maximum(np.abs(values), 1e-3)
+        return (vectors * values) @ vectors.T * np.outer(unit, unit)
+
+    def climb(self, likelihood: PathLikelihood, at: PathEvaluation, B: Array | None) -> tuple[PathEvaluation, Array, Status]:
+        """Search from a point; return where it ended, the curvature there, and how."""
+        rebuilt = B is None
+        if B is None:
+            B = self.convex(self.curvature(likelihood, at, self._first_widths(at.y)))
+        for _ in range(_ITERATIONS):
+            if self.stopped is not None:
+                return at, B, self.stopped
+            free = self.free(at)
+            step = np.zeros(at.y.size)
+            step[free] = -np.linalg.solve(B[np.ix_(free, free)], at.gradient[free])
+            if -0.5 * float(step @ at.gradient) < _FLAT:
+                return self.polished(likelihood, at, B)
+            there, starts, longest = None, [mode.start for mode in at.modes], np.abs(step[self.log]).max(initial=0.0)
+            length = min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0
+            for _ in range(_HALVINGS):
+                y = np.clip(at.y + length * step, self.lower, self.upper)
+                trial = self.evaluate(likelihood, y, starts)
+                if trial.value <= at.value + 1e-4 * float(at.gradient @ (y - at.y)):
+                    there = trial
+                    break
+                length *= 0.5 if np.isfinite(trial.value) else 0.25
+            if there is None:
+                if rebuilt:
+                    promised = -0.5 * float(step @ at.gradient)
+                    return self.polished(likelihood, at, B) if promised < _ACCEPTED else (at, B, Status.STEP_TOO_SMALL)
+                B, rebuilt = self.convex(self.curvature(likelihood, at, self._first_widths(at.y))), True
+                continue
+            s, change = there.y - at.y, there.gradient - at.gradient
+            Bs = B @ s
+            sBs, sy = float(s @ Bs), float(s @ change)
+            share = 1.0 if sy >= 0.2 * sBs else 0.8 * sBs / (sBs - sy)  # Powell's damping
+            r = share * change + (1.0 - share) * Bs
+            if sBs > 0.0:
+                B = B - np.outer(Bs, Bs) / sBs + np.outer(r, r) / float(s @ r)
+            at, rebuilt = there, False
+            self.told(at)
+        return at, B, Status.MAX_ITERATIONS
+
+    def polished(
+        self, likelihood: PathLikelihood, at: PathEvaluation, B: Array
+    ) -> tuple[PathEvaluation, Array, Status]:
+        """Take steps with the differenced curvature, which is that of the optimum; go on if that is no minimum."""
+        H = B
+        for _ in range(_POLISH):
+            free = self.free(at)
+            if not free.any():
+                return at, H, Status.CONVERGED
+            H = self.curvature(likelihood, at, _STEP / np.sqrt(np.maximum(np.diag(B), 1e-300)))
+            own = H[np.ix_(free, free)]
+            if not definite(own):
+                # A direction in which nothing is known: flat, so that the likelihood is as good everywhere along it.
+                own = self.convex(own)
+            step = np.zeros(at.y.size)
+            step[free] = -np.linalg.solve(own, at.gradient[free])
+            promised = -0.5 * float(step @ at.gradient)
+            if promised < _FLAT or self.stopped is not None:
+                return at, H, self.stopped or Status.CONVERGED
+            longest = np.abs(step[self.log]).max(initial=0.0)
+            y = np.clip(at.y + (min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0) * step, self.lower, self.upper)
+            there = self.evaluate(likelihood, y, [mode.start for mode in at.modes])
+            if not there.value < at.value:
+                return at, H, Status.CONVERGED if promised < _ACCEPTED else Status.STEP_TOO_SMALL
+            at, B = there, self.convex(H)
+            self.told(at)
+        return at, H, Status.ACCEPTABLE
+
+    def _first_widths(self, y: Array) -> Array:
+        return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _FIRST_STEP
+
+
+def definite(H: Array) -> bool:
+    """Tell whether a matrix is positive definite by more than rounding, whatever the units."""
+    if not (np.isfinite(H).all() and (np.diag(H) > 0.0).all()):
+        return False
+    unit = np.sqrt(np.diag(H))
+    return bool(np.linalg.eigvalsh(H / np.outer(unit, unit)).min() > _SINGULAR)
+
+
+def fit_noisy(
+    problem: Posable,
+    *,
+    start: Mapping[str, float] | PathResult | None,
+    max_time: float,
+    callback: Callable[[Iteration], Any] | None,
+    confidence_level: float,
+    verbose: int | None,
+) -> PathResult:
+    """Estimate quantities and the path of a problem whose model has noises; see `fit`."""
+    began = time.perf_counter()
+    posed = problem.posed
+    check("fit", noisy_mistakes(posed))
+    inner, spreads = marginal(posed)
+    given = start.parameters if isinstance(start, PathResult) else dict(start or {})
+    labels = [f"sigma({name})" if name else "sigma" for name in inner.groups]
+    at_start = {n: float(v) for n, v in given.items() if n in labels}
+    theta = inner.theta_from({n: v for n, v in given.items() if n not in labels})
+    sizes = [_size(inner, g) for g in range(len(labels))]
+    sigma = [at_start.get(n, _GUESS * size) for n, size in zip(labels, sizes, strict=True)]
+    least = np.array([1e-6 * size for size in sizes])
+    limits = np.array(inner.group_bounds, dtype=float).reshape(-1, 2) if inner.group_bounds else None
+    if limits is not None:
+        least = np.maximum(least, limits[:, 0])
+    most = np.full(len(labels), np.inf) if limits is None else limits[:, 1]
+    names = (*inner.names, *labels)
+    with np.errstate(divide="ignore"):
+        lower = np.concatenate([inner.bounds[0], np.log(least)])
+        upper = np.concatenate([inner.bounds[1], np.log(most)])
+    log = np.concatenate([inner.log, np.ones(len(labels), dtype=np.bool_)])
+    y = np.clip(np.concatenate([theta, np.log(sigma) if labels else []]), lower, upper)
+
+    with Interrupt() as interrupt, np.errstate(all="ignore"):
+        search = _Climb(
+            lower, upper, log, posed.n_data, began + max_time, callback, interrupt, verbose == 2, began
+        )
+        likelihood = PathLikelihood(inner, spreads, [_gap(c.times, c.start) for c in inner.conditions])
+        found, likelihood, refined = _begun(search, likelihood, y)
+        status, H = Status.START_FAILED, np.full((y.size, y.size), np.nan)
+        if found.modes:
+            search.told(found)
+            B: Array | None = None
+            for _ in range(_LEVELS):
+                found, H, status = search.climb(likelihood, found, B)
+                if not status.success:
+                    break
+                finer = likelihood.divided(2.0)
+                there = search.evaluate(finer, found.y, finer.starts_from(likelihood, found))
+                refined = there.value - found.value
+                if not np.isfinite(refined) or abs(refined) < _STILL:
+                    if np.isfinite(refined):
+                        found, likelihood = there, finer
+                    break
+                found, likelihood, B = there, finer, search.convex(H)
+    where = found.failure and f" No path was found in '{found.failure}' from there."
+    parts = [status.sentence + (where if not found.modes else ""), *_remarks(search, found, H, status, refined)]
+    if not found.modes:
+        parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
+    return _result(problem, likelihood, found, H, search, names=names, status=status, refined=refined,
+                   message=" ".join(parts), began=began, confidence_level=confidence_level)  # fmt: skip
+
+
+def _begun(
+    search: _Climb, likelihood: PathLikelihood, y: Array
+) -> tuple[PathEvaluation, PathLikelihood, float]:
+    """Refine the stages at the start until they are good enough to estimate anything."""
+    found = search.evaluate(likelihood, y, None)
+    refined = np.nan
+    for _ in range(_LEVELS):
+        finer = likelihood.divided(2.0)
+        starts = finer.starts_from(likelihood, found) if found.modes else None
+        there = search.evaluate(finer, y, starts)
+        refined = abs(there.value - found.value)
+        if refined < _ROUGH:
+            break
+        found, likelihood = there, finer
+    return found, likelihood, refined
+
+
+def _remarks(search: _Climb, at: PathEvaluation, H: Array, status: Status, refined: float) -> list[str]:
+    """Say what a user should know of the end."""
+    found: list[str] = []
+    if not at.modes or not status.success:
+        return found
+    free = search.free(at)
+    if free.any() and not definite(H[np.ix_(free, free)]):
+        found.append("The likelihood is flat in some direction, so that there are no standard errors: fix a quantity.")
+    if not abs(refined) < _STILL:
+        found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
+    return found
+
+
+def _result(
+    problem: Posable, likelihood: PathLikelihood, at: PathEvaluation, H: Array, search: _Climb, *,
+    names: tuple[str, ...], status: Status, refined: float, message: str, began: float, confidence_level: float,
+) -> PathResult:  # fmt: skip
+    posed, n = likelihood.problem, len(names)
+    covariance, held = np.full((n, n), np.nan), dict[str, str]()
+    free = search.free(at) if at.modes else np.zeros(n, dtype=np.bool_)
+    if at.modes:
+        held = {names[j]: "lower" if at.y[j] <= search.lower[j] else "upper" for j in np.flatnonzero(~free)}
+    if status.success and free.any() and definite(H[np.ix_(free, free)]):
+        slope = np.where(search.log, np.exp(np.where(search.log, at.y, 0.0)), 1.0)
+        inverse = np.linalg.inv(H[np.ix_(free, free)])
+        covariance[np.ix_(free, free)] = inverse * np.outer(slope[free], slope[free])
+    tracks, innovations = dict[str, PathTrack](), dict[str, Innovations]()
+    for each, mode in zip(likelihood.chains, at.modes, strict=False):
+        condition, values = each.chain.condition, each.chain.condition.points.values
+        tracks[condition.name] = PathTrack(posed.model.output_names, *each.track(mode))
+        times = each.chain.row_times[:, 0]
+        innovations[condition.name] = Innovations(posed.outputs, times, values, *each.innovations(mode))
+    hidden = {*posed.spreads}
+    tracks = {n: _without(track, hidden) for n, track in tracks.items()}
+    return PathResult(
+        status=status,
+        message=message,
+        names=names,
+        y=at.y,
+        log=search.log,
+        covariance=covariance,
+        log_likelihood=at.prior - at.value if at.modes else np.nan,
+        neg2logprior=2.0 * at.prior if posed.every_prior else 0.0,
+        refined=float(refined),
+        stages=likelihood.stages,
+        longest=likelihood.longest,
+        tracks=tracks,
+        innovations=innovations,
+        active=held,
+        units={name: posed.unit(name) for name in names if posed.unit(name)},
+        n_data=posed.n_data,
+        iterations=max(len(search.history) - 1, 0),
+        evaluations=search.evaluations,
+        time=time.perf_counter() - began,
+        history=tuple(search.history),
+        confidence_level=confidence_level,
+        question=question(problem),
+        problem=problem,
+    )
+
+
+def _without(track: PathTrack, hidden: set[str]) -> PathTrack:
+    keep = [j for j, name in enumerate(track.names) if name not in hidden]
+    names = tuple(track.names[j] for j in keep)
+    return PathTrack(names, track.times, track.values[:, keep], track.deviations[:, keep])
+
+
+def _gap(times: Array, start: float) -> float:
+    """Return the longest time between data."""
+    marks = np.unique(np.append(times, start))
+    return float(np.diff(marks).max(initial=0.0)) or 1.0
+
+
+def _size(problem: Posed, group: int) -> float:
+    """Return the size of the data of an unknown sigma, in units of what they are weighted by."""
+    sizes: list[Array] = []
+    for c in problem.conditions:
+        for j, of in enumerate(c.observed):
+            if of is not None and of.group == group:
+                mask = c.points.mask[:, j]
+                sizes.append(np.abs(c.points.values[mask, j] / c.points.sigma[mask, j]))
+    every = np.concatenate([*sizes, np.empty(0)])
+    return float(np.sqrt(np.mean(every**2))) if every.size and every.any() else 1.0

@@ -1,0 +1,465 @@
+"""What a fit found of a model with noise: quantities, the path that was taken, and how white what it did not expect is.
+
+The path is a density: at every node the most probable states given all data, and the covariance that Laplace's
+approximation has there, at the estimated quantities.  Innovations are what each value differs by from what the values
+before it let expect: white and of variance 1 where the model is right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from castfit._support.arguments import is_one_of, real, text
+from castfit._support.arrays import Array
+from castfit._support.json_codec import plain, rebuilt_fields, restored
+from castfit._support.reprs import listed, one_line
+from castfit._support.status import InputError, Status, check, suggest
+from castfit._support.text_tables import Sheet, Tabled, rounded
+from castfit._support.views import views
+from castfit._support.whole_files import write_whole
+from castfit.problem.fingerprint import changed, question
+from castfit.problem.parameter_map import natural_value
+from castfit.problem.problem import Posable
+from castfit.result.estimate import Estimate
+from castfit.result.residual_tests import adjusted, neighbours, normality
+from castfit.result.residuals import PROOF, SUSPICION
+from castfit.transcribe.path_likelihood import PathLikelihood, marginal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+FORMAT = 1
+_TRUSTED, _DOUBTED = 0.5, 0.05  # effective shares of draws
+
+
+@dataclass(frozen=True)
+class PathBand:
+    """A state or output along the path: its most probable values, and where it lies with some probability.
+
+    times, values, deviations, lower, upper (n,) : at all nodes: those of data, and those between them
+    """
+
+    name: str
+    experiment: str
+    times: Array
+    values: Array
+    deviations: Array
+    lower: Array
+    upper: Array
+    confidence_level: float
+
+    def at(self, times: Any) -> Array:
+        """Return values at times between the first and the last node, on lines between nodes."""
+        return np.interp(times, self.times, self.values)
+
+    def __repr__(self) -> str:
+        return one_line(f"PathBand('{self.name}' in '{self.experiment}': {self.times.size} nodes)")
+
+
+@dataclass(frozen=True)
+class PathTrack:
+    """The path of one experiment: times (n,), values and deviations (n, n_out) of all outputs of the model, by name."""
+
+    names: tuple[str, ...]
+    times: Array
+    values: Array
+    deviations: Array
+
+
+@dataclass(frozen=True)
+class Innovations:
+    """What values of one experiment differ by from what those before them let expect; times (n,), the rest (n, n_o).
+
+    expected, deviation : of each value, given the data before it; NaN where nothing is measured, or the noise of the
+        data has no deviation
+    standardised : (value - expected) / deviation: independent, of mean 0 and variance 1, if the model is right
+    """
+
+    outputs: tuple[str, ...]
+    times: Array
+    values: Array
+    expected: Array
+    deviation: Array
+
+    @property
+    def standardised(self) -> Array:
+        """The innovations in their standard deviations, (n, n_o)."""
+        return (self.values - self.expected) / self.deviation
+
+
+@dataclass(frozen=True)
+class LaplaceCheck:
+    """Laplace's approximation beside the likelihood itself, by importance sampling.
+
+    log_likelihood : without the approximation, up to `standard_error`
+    correction : by how much it exceeds the approximation
+    effective_share : of the draws, in the least favourable experiment: 1 where the approximation is exact
+    """
+
+    log_likelihood: float
+    correction: float
+    standard_error: float
+    effective_share: float
+    draws: int
+
+    def __str__(self) -> str:
+        share = f"{100 * self.effective_share:.0f} % of {self.draws} draws are effective"
+        shift = f"log L = {self.log_likelihood:.3f} ± {self.standard_error:.2g} without the approximation"
+        if self.effective_share < _DOUBTED:
+            return f"{share}: too few to say how good Laplace's approximation is; do not rely on it."
+        said = f"{shift}, which is {self.correction:+.3f}; {share}"
+        if self.effective_share < _TRUSTED:
+            return f"{said}: paths are not normally distributed, so that estimates and intervals are approximate."
+        return f"{said}: nothing against Laplace's approximation here."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PathResult(Tabled):
+    """What `fit` finds of a problem whose model has noises: estimates, and the path by the same likelihood.
+
+    Attributes
+    ----------
+    status : Status
+    message : str
+        How it ended, in words.
+    names : tuple of str
+        Estimated quantities, unknown sigmas last.
+    y : (n,) array
+        Estimates in search scale; `log` (n,) tells which are logarithms.
+    covariance : (n, n) array
+        Of the estimates in natural scale, from the curvature of the likelihood; NaN at bounds.
+    log_likelihood : float
+        By Laplace's approximation over the path, all constants included; exact for linear models with normal errors.
+    neg2logprior : float
+        -2 log of the priors of quantities; 0 if there are none.  What is known of random initial states is part of the
+        likelihood.
+    refined : float
+        By how much the last refinement of the stages still moved `log_likelihood`.
+    stages : int
+        Stages of all experiments.
+    tracks : mapping from experiment to PathTrack
+    innovations : mapping from experiment to Innovations
+    active : mapping from name to "lower" or "upper"
+        Quantities that a bound holds.
+    n_data, iterations, evaluations : int
+    time : float
+        Seconds.
+    history : tuple of float
+        -2 log L, priors included, by iteration.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w, s = cf.symbols("x w s")
+    >>> model = cf.Model({x: s * w}, parameters=[s], noises=[w])  # a random walk
+    >>> data = [1.1, 0.9, 1.6, 2.2, 1.9, 2.4, 3.3, 3.1, 2.6, 2.9, 3.5, 4.1]
+    >>> experiment = cf.Experiment({"x": data}, time=range(1, 13), sigma=0.2, start=0, initial={"x": cf.Normal(0, 10)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}))
+    >>> result.success, round(result.log_likelihood, 2)
+    (True, -12.78)
+    >>> result.path("x")
+    PathBand('x' in 'experiment 1': 13 nodes)
+    """
+
+    status: Status
+    message: str
+    names: tuple[str, ...]
+    y: Array
+    log: NDArray[np.bool_]
+    covariance: Array
+    log_likelihood: float
+    neg2logprior: float
+    refined: float
+    stages: int
+    longest: tuple[float, ...]
+    tracks: Mapping[str, PathTrack]
+    innovations: Mapping[str, Innovations]
+    active: Mapping[str, str]
+    units: Mapping[str, str]
+    n_data: int
+    iterations: int
+    evaluations: int
+    time: float
+    history: tuple[float, ...]
+    confidence_level: float
+    question: Mapping[str, str]
+    problem: Posable | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether the estimates maximise the likelihood."""
+        return self.status.success
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The estimates by name, natural scale."""
+        return dict(zip(self.names, natural_value(self.y, self.log).tolist(), strict=True))
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The same; a fit takes them as a start."""
+        return self.values
+
+    @cached_property
+    def standard_errors(self) -> dict[str, float]:
+        """Standard errors by name, natural scale; NaN at bounds and where the curvature gives none."""
+        return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+
+    def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
+        """Return normal intervals by name; of quantities on a logarithmic scale those of the logarithm.
+
+        Parameters
+        ----------
+        confidence_level : float, optional
+            By default that of the result.
+        """
+        z, out = self._quantile("confidence_intervals", confidence_level), dict[str, tuple[float, float]]()
+        for (name, value), log in zip(self.values.items(), self.log, strict=True):
+            reach = z * self.standard_errors[name]
+            with np.errstate(over="ignore"):
+                ends = value * np.exp(np.array([-1.0, 1.0]) * reach / value) if log else (value - reach, value + reach)
+            out[name] = float(ends[0]), float(ends[1])
+        return out
+
+    def __getitem__(self, name: str) -> Estimate:
+        """Return an estimate by name, with its standard error and interval."""
+        if name not in self.values:
+            raise InputError("result", [f"'{name}' is not estimated: {suggest(str(name), self.names)}"])
+        held, error = name in self.active, self.standard_errors[name]
+        verdict = "at its bound" if held else ("determined" if np.isfinite(error) else "not determined")
+        return Estimate(
+            self.values[name], name=name, standard_error=error, interval=self.confidence_intervals()[name],
+            confidence_level=self.confidence_level, verdict=verdict, unit=self.units.get(name, ""),
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[Estimate]:
+        """Go through all estimates."""
+        return (self[name] for name in self.names)
+
+    @property
+    def neg2loglik(self) -> float:
+        """-2 log L."""
+        return -2.0 * self.log_likelihood
+
+    @property
+    def aic(self) -> float:
+        """-2 log L + 2 k with k estimated quantities."""
+        return self.neg2loglik + 2.0 * len(self.names)
+
+    @property
+    def bic(self) -> float:
+        """-2 log L + k log n with n measured values."""
+        return self.neg2loglik + len(self.names) * float(np.log(self.n_data))
+
+    # The path
+
+    def path(self, name: str, experiment: str | None = None, *, confidence_level: float | None = None) -> PathBand:
+        """Return a state or output along the path, smoothed: given all data, at the estimated quantities.
+
+        Parameters
+        ----------
+        name : str
+            A state, an algebraic state or an output of the model.
+        experiment : str, optional
+            By default the first one.
+        confidence_level : float, optional
+            Of the band, at each time by itself; by default that of the result.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or experiment.
+        """
+        z = self._quantile("path", confidence_level)
+        where = next(iter(self.tracks), "") if experiment is None else experiment
+        check("path", [] if where in self.tracks else [f"'{where}' is no experiment: {suggest(where, self.tracks)}"])
+        track = self.tracks[where]
+        check("path", [] if name in track.names else [f"'{name}' is no state or output: {suggest(name, track.names)}"])
+        j = track.names.index(name)
+        values, deviations = track.values[:, j], track.deviations[:, j]
+        level = self.confidence_level if confidence_level is None else confidence_level
+        ends = values - z * deviations, values + z * deviations
+        return PathBand(name, where, track.times, values, deviations, *ends, level)
+
+    def laplace_check(self, draws: int = 500, *, rng: int | np.random.Generator | None = None) -> LaplaceCheck:
+        """Draw paths about the most probable ones, and say whether Laplace's approximation may be trusted.
+
+        Parameters
+        ----------
+        draws : int
+            Each takes as long as a simulation of all experiments.
+        rng : int or numpy.random.Generator, optional
+
+        Returns
+        -------
+        LaplaceCheck
+            ``print`` shows a sentence.
+        """
+        whole = is_one_of(type(draws), int, np.int64) and draws >= 2
+        check("laplace_check", [] if whole else [f"draws is {text(draws)}; give an integer from 2 on"])
+        problem, generator = self._owner("laplace_check"), np.random.default_rng(rng)
+        likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
+        found = likelihood.evaluate(self.y, None, slopes=False)
+        check("laplace_check", [f"no path was found in '{found.failure}'; fit again"] if found.failure else [])
+        correction, variance, shares = 0.0, 0.0, list[float]()
+        for each, mode in zip(likelihood.chains, found.modes, strict=True):
+            logs = each.sampled(mode, generator, draws)
+            top = float(logs.max())
+            weights = np.exp(logs - top)
+            share = float(weights.sum() ** 2 / np.sum(weights**2)) / draws
+            correction += top + float(np.log(np.mean(weights)))
+            variance += (1.0 / share - 1.0) / draws
+            shares.append(share)
+        log_l = -sum(mode.value for mode in found.modes) + correction
+        return LaplaceCheck(float(log_l), correction, float(np.sqrt(variance)), min(shares), draws)
+
+    @cached_property
+    def whiteness(self) -> tuple[tuple[str, float, float], ...]:
+        """Tests of the innovations: what was tested, the figure, and its probability, adjusted for all of them.
+
+        Of each output the correlation of neighbours, and of all values their mean square and Anderson and Darling's
+        figure for a normal distribution.
+        """
+        found: list[tuple[str, float, float]] = []
+        every: list[Array] = []
+        for output in dict.fromkeys(n for each in self.innovations.values() for n in each.outputs):
+            series = [
+                each.standardised[np.isfinite(each.standardised[:, j]), j]
+                for each in self.innovations.values()
+                for j in [each.outputs.index(output)]
+            ]
+            every += series
+            alike = neighbours(series)
+            found.append((f"neighbours of {output}", alike.number, alike.p_value))
+        flat = np.concatenate([*every, np.empty(0)])
+        if flat.size:
+            squares, n = float(flat @ flat), flat.size
+            tails = float(special.chdtr(n, squares)), float(special.chdtrc(n, squares))
+            found.append(("mean square", squares / n, min(2.0 * min(tails), 1.0)))
+            shape = normality(flat)
+            found.append(("normality", shape.number, shape.p_value))
+        p = adjusted(np.array([f[2] for f in found]), np.ones(len(found)))
+        return tuple((what, value, float(q)) for (what, value, _), q in zip(found, p, strict=True))
+
+    @property
+    def white(self) -> str:
+        """What the innovations say about the model, in words."""
+        tested = [t for t in self.whiteness if np.isfinite(t[2])]
+        if not tested:
+            return "The innovations are too few to be tested."
+        shown = ", ".join(f"{what} {value:.2f}" for what, value, _ in tested)
+        odd = [what for what, _, p in tested if p < SUSPICION]
+        if not odd:
+            return f"Innovations: {shown}; nothing against white noise of variance 1."
+        sure = "shown" if min(p for _, _, p in tested) < PROOF else "suspected"
+        return f"Innovations: {shown}; it is {sure} that they are not white noise of variance 1: {', '.join(odd)}."
+
+    # Files, pictures and text
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
+        """Plot data and the path with its band; also write the figure to `path` if it is given.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+        **options
+            Of `castfit.plots.paths`.
+        """
+        self._owner("plot")
+        return views().plots.paths(self, path, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the problem as JSON."""
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
+        write_whole(path, [(json.dumps({"castfit_path_result": FORMAT, **plain(held)}) + "\n").encode()])
+
+    @classmethod
+    def load(cls, path: str | Path) -> PathResult:
+        """Read a result that was saved; `plot` and `laplace_check` then need `with_problem`.
+
+        Raises
+        ------
+        InputError
+            If the file is no saved result of a model with noises, or of a later version of castfit.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError("PathResult.load", [f"'{path}' is no JSON file: {error}"]) from None
+        version = content.pop("castfit_path_result", None) if isinstance(content, dict) else None
+        if version != FORMAT:
+            raise InputError("PathResult.load", [f"'{path}' is no saved result of a model with noises"])
+        absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
+        check("PathResult.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        return cls(**rebuilt_fields(cls, {k: v for k, v in content.items() if k != "problem"}))
+
+    def with_problem(self, problem: Posable) -> PathResult:
+        """Return the result together with the problem that it answers, after loading.
+
+        Raises
+        ------
+        InputError
+            If it is another problem.
+        """
+        other = changed(dict(self.question), question(problem))
+        check("with_problem", [f"the {what} differs; give the problem that was fitted" for what in other])
+        return replace(self, problem=problem)
+
+    def _owner(self, what: str) -> Posable:
+        if self.problem is None:
+            raise InputError(what, ["the problem is not known after loading; use with_problem(problem)"])
+        return self.problem
+
+    def _quantile(self, what: str, given: float | None) -> float:
+        level = self.confidence_level if given is None else real(given)
+        if level is None or not 0.0 < level < 1.0:
+            raise InputError(what, [f"confidence_level is {text(given)}; it lies between 0 and 1"])
+        return float(special.ndtri(0.5 + 0.5 * level))
+
+    @property
+    def parts(self) -> Sequence[Sheet | str]:
+        """The sheets and sentences of its summary."""
+
+        def known(e: Estimate, shown: str) -> str:
+            return shown if np.isfinite(e.standard_error) else ""
+
+        table = Sheet.of(
+            self,
+            ("", lambda e: e.name),
+            (">estimate", lambda e: rounded(e.value, e.standard_error)),
+            (">std. error", lambda e: known(e, f"{e.standard_error:.3g}")),
+            (
+                f"{100 * self.confidence_level:g} % interval",
+                lambda e: known(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
+            ),
+            ("", lambda e: "" if e.verdict == "determined" else e.verdict),
+        )
+        head = f"{self.status.value}: log L = {self.log_likelihood:.6g}   AIC {self.aic:.6g}   BIC {self.bic:.6g}"
+        count = f"{self.n_data} values, {self.stages} stages, {self.iterations} iterations, {self.time:.2f} s"
+        refined = f"The last refinement of the stages moved log L by {abs(self.refined):.2g}."
+        sheets: list[Sheet | str] = [table] if self.names else []
+        return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}"]
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        lines: list[str] = []
+        for part in self.parts:
+            lines += [*part.lines, ""] if isinstance(part, Sheet) else [part, ""]
+        return "\n".join(lines[:-1])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
+        return one_line(f"PathResult({self.status.value}: log L = {self.log_likelihood:.6g}, {shown})")
