@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from castfit.result.block_matrix import BlockMatrix
     from castfit.result.confidence_region import Axis, ConfidenceRegion
     from castfit.result.estimate import Estimate
+    from castfit.result.path_result import LaplaceCheck, PathBand, PathResult
     from castfit.result.prior_from_result import prior_from as Prior
     from castfit.result.result import Result
     from castfit.simulate.simulate import SimulationError, simulate
@@ -120,6 +121,7 @@ __all__ = [
     "Ipopt",
     "Iteration",
     "Laplace",
+    "LaplaceCheck",
     "LeaveOutResult",
     "Likelihood",
     "LikelihoodRatio",
@@ -133,6 +135,8 @@ __all__ = [
     "Normal",
     "OutputAt",
     "Parameter",
+    "PathBand",
+    "PathResult",
     "Poisson",
     "Population",
     "PortfolioResult",
@@ -338,6 +342,8 @@ def _home(name: str) -> Any:
             from castfit.result import block_matrix as home
         case "Axis" | "ConfidenceRegion":
             from castfit.result import confidence_region as home
+        case "LaplaceCheck" | "PathBand" | "PathResult":
+            from castfit.result import path_result as home
         case "Estimate":
             from castfit.result import estimate as home
         case "Result":

@@ -17,7 +17,6 @@ import numpy as np
 from castfit._support.progress_line import say
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Interrupt
-from castfit.experiment.events import symbols_of
 from castfit.problem.fingerprint import question
 from castfit.result.path_result import Innovations, PathResult, PathTrack
 from castfit.solve.solution import Iteration
@@ -28,11 +27,12 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
 
-_STILL = 1e-3  # in log L: what a refinement may still move it by
+_STILL = 1e-4  # in log L: what a refinement may still move it by
 _LEVELS = 10  # refinements
 _ROUGH = 1.0  # in log L: stages that are refined before anything is estimated
 _ITERATIONS, _HALVINGS, _POLISH = 200, 15, 6
-_FLAT = 1e-8  # promised gain of log L, by the quasi-Newton method and by the differenced curvature
+_FLAT = 1e-7  # promised gain of log L at which a search ends
+_SHARP = 1e-11  # the same by the differenced curvature
 _ACCEPTED = 1e-4  # gain still promised where rounding ends the search
 _LONGEST = 1.5  # step of a logarithm
 _FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
@@ -52,11 +52,9 @@ def noisy_mistakes(problem: Posed) -> list[str]:
         found.append(f"{said} outputs cannot be per_interval, interval_mean or relative_to_first; use plain outputs")
     if any(term.chosen for term in problem.smooth):
         found.append(f"{said} smoothness='auto' is not chosen; give a number, or write the input as a state with noise")
-    for e, c in zip(problem.experiments, problem.conditions, strict=True):
+    for c in problem.conditions:
         if c.settled:
             found.append(f"{c.name}: {said} it never rests; give finite times")
-        if symbols_of(e.events) & {*model.noises}:
-            found.append(f"{c.name}: an event holds noise, which has no value at a time; write it into an equation")
         if c.schedule.triggers:
             found.append(f"{c.name}: {said} events cannot be triggered by states; give their times")
         elif c.schedule.moves:
@@ -130,19 +128,18 @@ class _Climb:
         values = np.maximum(np.abs(values), 1e-3)
         return (vectors * values) @ vectors.T * np.outer(unit, unit)
 
-    def climb(self, likelihood: PathLikelihood, at: PathEvaluation, B: Array | None) -> tuple[PathEvaluation, Array, Status]:
-        """Search from a point; return where it ended, the curvature there, and how."""
-        rebuilt = B is None
-        if B is None:
-            B = self.convex(self.curvature(likelihood, at, self._first_widths(at.y)))
+    def climb(self, likelihood: PathLikelihood, at: PathEvaluation, B: Array) -> tuple[PathEvaluation, Array, Status]:
+        """Search from a point, with a curvature; return where it ended, what became of the curvature, and how."""
+        rebuilt = False
         for _ in range(_ITERATIONS):
             if self.stopped is not None:
                 return at, B, self.stopped
             free = self.free(at)
             step = np.zeros(at.y.size)
             step[free] = -np.linalg.solve(B[np.ix_(free, free)], at.gradient[free])
-            if -0.5 * float(step @ at.gradient) < _FLAT:
-                return self.polished(likelihood, at, B)
+            promised = -0.5 * float(step @ at.gradient)
+            if promised < _FLAT:
+                return at, B, Status.CONVERGED
             there, starts, longest = None, [mode.start for mode in at.modes], np.abs(step[self.log]).max(initial=0.0)
             length = min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0
             for _ in range(_HALVINGS):
@@ -154,9 +151,8 @@ class _Climb:
                 length *= 0.5 if np.isfinite(trial.value) else 0.25
             if there is None:
                 if rebuilt:
-                    promised = -0.5 * float(step @ at.gradient)
-                    return self.polished(likelihood, at, B) if promised < _ACCEPTED else (at, B, Status.STEP_TOO_SMALL)
-                B, rebuilt = self.convex(self.curvature(likelihood, at, self._first_widths(at.y))), True
+                    return at, B, Status.CONVERGED if promised < _ACCEPTED else Status.STEP_TOO_SMALL
+                B, rebuilt = self.convex(self.curvature(likelihood, at, self.first_widths(at.y))), True
                 continue
             s, change = there.y - at.y, there.gradient - at.gradient
             Bs = B @ s
@@ -186,7 +182,7 @@ class _Climb:
             step = np.zeros(at.y.size)
             step[free] = -np.linalg.solve(own, at.gradient[free])
             promised = -0.5 * float(step @ at.gradient)
-            if promised < _FLAT or self.stopped is not None:
+            if promised < _SHARP or self.stopped is not None:
                 return at, H, self.stopped or Status.CONVERGED
             longest = np.abs(step[self.log]).max(initial=0.0)
             y = np.clip(at.y + (min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0) * step, self.lower, self.upper)
@@ -197,7 +193,8 @@ class _Climb:
             self.told(at)
         return at, H, Status.ACCEPTABLE
 
-    def _first_widths(self, y: Array) -> Array:
+    def first_widths(self, y: Array) -> Array:
+        """Return steps of differences where nothing is known of the curvature."""
         return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _FIRST_STEP
 
 
@@ -250,19 +247,21 @@ def fit_noisy(
         status, H = Status.START_FAILED, np.full((y.size, y.size), np.nan)
         if found.modes:
             search.told(found)
-            B: Array | None = None
+            B = search.convex(search.curvature(likelihood, found, search.first_widths(found.y)))
             for _ in range(_LEVELS):
-                found, H, status = search.climb(likelihood, found, B)
+                found, B, status = search.climb(likelihood, found, B)
                 if not status.success:
                     break
                 finer = likelihood.divided(2.0)
                 there = search.evaluate(finer, found.y, finer.starts_from(likelihood, found))
                 refined = there.value - found.value
-                if not np.isfinite(refined) or abs(refined) < _STILL:
-                    if np.isfinite(refined):
-                        found, likelihood = there, finer
+                if not np.isfinite(refined):
                     break
-                found, likelihood, B = there, finer, search.convex(H)
+                found, likelihood = there, finer
+                if abs(refined) < _STILL:
+                    break
+            if status.success:
+                found, H, status = search.polished(likelihood, found, B)
     where = found.failure and f" No path was found in '{found.failure}' from there."
     parts = [status.sentence + (where if not found.modes else ""), *_remarks(search, found, H, status, refined)]
     if not found.modes:

@@ -337,9 +337,12 @@ def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
 
 
 def kind_mistakes(problem: Any) -> list[str]:
-    """Say why something is no problem that can be estimated: it is none, or nothing in it is free."""
+    """Say why something is no problem with residuals to be made small: it is none, has noises, or nothing is free."""
     if not isinstance(problem, (Problem, Posed)):
         return [f"problem is {text(problem)}; give a Problem"]
+    noises = problem.posed.model.noises
+    if noises:
+        return [f"the model has noises ({', '.join(noises)}), which only fit(problem) estimates, with the path"]
     if problem.names:
         return []
     return ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or use simulate"]

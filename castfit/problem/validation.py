@@ -58,6 +58,7 @@ def statement_mistakes(said: Statement) -> list[str]:
     used = [names_used(model, e) for e in said.experiments]
     taken = dict.fromkeys((*model.states, *model.algebraic_states), "a state") | dict.fromkeys(model.inputs, "an input")
     taken[model.system.t.name()] = "the time"
+    mistakes += _noise_mistakes(said)
     for name in said.parameters:
         if name in taken:
             mistakes.append(f"'{name}' is no parameter but {taken[name]} of the model; choose another name")
@@ -87,6 +88,16 @@ def statement_mistakes(said: Statement) -> list[str]:
         mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
     for experiment in said.experiments:
         mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(said, experiment)]
+    return mistakes
+
+
+def _noise_mistakes(said: Statement) -> list[str]:
+    """Find values that are given to white noise, and events that hold it."""
+    noises, remedy = {*said.model.noises}, "it has no value at a time; leave it out"
+    mistakes = [f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in said.parameters if n in noises]
+    for e in said.experiments if noises else ():
+        held = noises & {*e.parameters, *symbols_of(e.events)}
+        mistakes += [f"{e.name}: '{n}' is white noise: {remedy} of parameters and events" for n in sorted(held)]
     return mistakes
 
 

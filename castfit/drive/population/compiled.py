@@ -31,7 +31,7 @@ from castfit.problem.compiled_problem import Posed
 from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Parameter, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
-from castfit.problem.problem import Problem
+from castfit.problem.problem import Problem, kind_mistakes
 from castfit.problem.quantities import Quantity
 
 if TYPE_CHECKING:
@@ -254,6 +254,7 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     ]
     if len(problem.experiments) < 2:
         mistakes.append("there is one experiment; a population has at least two")
+    mistakes += kind_mistakes(problem)
     mistakes += [
         f"own parameter '{n}' has a prior; its population is the prior, leave it away"
         for n in population.individual

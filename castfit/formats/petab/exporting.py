@@ -104,6 +104,8 @@ def save(problem: Problem, folder: str | Path) -> Path:
     """
     given: Any = problem
     check("petab.save", [] if isinstance(given, Problem) else ["give a Problem"])
+    noisy = ["PEtab has no words for a model with noises; save the problem of the same model without them"]
+    check("petab.save", noisy if given.model.noises else [])
     sbml = library("libsbml")
     model = problem.own_model
     tables = _Tables(ids={model.system.t.name(): "time"})

@@ -1,0 +1,241 @@
+"""Models that err: likelihoods over paths beside known ones, intervals that hold the truth, and time by length.
+
+``castfit bench process-noise`` repeats the Nile of Durbin and Koopman, the closed form of an Ornstein-Uhlenbeck process,
+and fits of simulated data of Ornstein-Uhlenbeck, Van der Pol and FitzHugh-Nagumo equations with white noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import optimize
+
+import castfit as cf
+from castfit._support.json_codec import finite
+from castfit._support.status import check
+from castfit._support.text_tables import Sheet
+from castfit.transcribe.path_likelihood import PathLikelihood, marginal
+
+from .table import Kind, Report, number_mistakes, record
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+NAME = "process-noise"
+_SETS = 20
+_FINE = 200  # steps of the simulation between data
+_COUNTS = (100, 400, 1600, 6400)
+
+# Flow of the Nile at Aswan, 1871 to 1970, 1e8 cubic metres a year (Durbin and Koopman 2012, section 2.2.5).
+NILE = np.array([
+    1120, 1160, 963, 1210, 1160, 1160, 813, 1230, 1370, 1140, 995, 935, 1110, 994, 1020, 960, 1180, 799, 958, 1140,
+    1100, 1210, 1150, 1250, 1260, 1220, 1030, 1100, 774, 840, 874, 694, 940, 833, 701, 916, 692, 1020, 1050, 969,
+    831, 726, 456, 824, 702, 1120, 1100, 832, 764, 821, 768, 845, 864, 862, 698, 845, 744, 796, 1040, 759,
+    781, 865, 845, 944, 984, 897, 822, 1010, 771, 676, 649, 846, 812, 742, 801, 1040, 860, 874, 848, 890,
+    744, 749, 838, 1050, 918, 986, 797, 923, 975, 815, 1020, 906, 901, 1170, 912, 746, 919, 718, 714, 740,
+], dtype=float)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NoisyRow:
+    """One figure beside what it should be."""
+
+    case: str
+    figure: str
+    found: float
+    reference: float
+    note: str = ""
+
+
+def nile() -> cf.Problem:
+    """Return the local level model of the Nile, with a vague start."""
+    x, w, s = cf.symbols("x w s")
+    model = cf.Model({x: s * w}, parameters=[s], noises=[w])
+    experiment = cf.Experiment(
+        {"x": NILE}, time=np.arange(100.0), sigma=cf.unknown(), initial={"x": cf.Normal(0, np.sqrt(1e7))}
+    )
+    return cf.Problem(model, experiment, parameters={"s": cf.Parameter(20.0, scale="log")})
+
+
+@dataclass(frozen=True)
+class NoisyModel:
+    """A stochastic equation with the truth, for simulated data: dx = f(x) dt + g dW, y = x_1 + sigma e.
+
+    estimated : names of quantities with truth and guess; logarithmic ones among them
+    """
+
+    name: str
+    model: cf.Model
+    drift: Callable[[Array], Array]
+    intensity: Array
+    initial: Mapping[str, tuple[float, float]]
+    truth: Mapping[str, float]
+    guess: Mapping[str, float]
+    log: tuple[str, ...]
+    sigma: float
+    step: float
+    count: int
+
+    def simulated(self, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        """Draw a path by Heun's method, and data; return times, states (n, n_x) and values."""
+        x = np.array([rng.normal(m, d) for m, d in self.initial.values()])
+        h, states = self.step / _FINE, [x]
+        for _ in range(self.count - 1):
+            for dw in rng.standard_normal((_FINE, x.size)) * np.sqrt(h) * self.intensity:
+                f = self.drift(x)
+                x = x + 0.5 * h * (f + self.drift(x + h * f + dw)) + dw
+            states.append(x)
+        path = np.array(states)
+        times = self.step * np.arange(self.count)
+        return times, path, path[:, 0] + self.sigma * rng.standard_normal(self.count)
+
+    def problem(self, times: Array, values: Array) -> cf.Problem:
+        """Return the problem, begun at its guess, with unknown sigma."""
+        states = list(self.initial)
+        initial = {n: cf.Normal(m, d) for n, (m, d) in self.initial.items()}
+        experiment = cf.Experiment({states[0]: values}, time=times, sigma=cf.unknown(), initial=initial)
+        parameters: dict[str, Any] = {
+            n: cf.Parameter(v, scale="log") if n in self.log else v for n, v in self.guess.items()
+        }
+        return cf.Problem(self.model, experiment, parameters=parameters)
+
+
+def ornstein_uhlenbeck() -> NoisyModel:
+    """Return x' = -theta x + s w."""
+    x, w, theta, s = cf.symbols("x w theta s")
+    model = cf.Model({x: -theta * x + s * w}, parameters=[theta, s], noises=[w])
+    return NoisyModel("Ornstein-Uhlenbeck", model, lambda x: -0.8 * x, np.array([0.5]), {"x": (0.0, 0.4)},
+                      {"theta": 0.8, "s": 0.5}, {"theta": 1.5, "s": 0.3}, ("theta", "s"), 0.1, 0.2, 201)  # fmt: skip
+
+
+def van_der_pol() -> NoisyModel:
+    """Return the Van der Pol oscillator with noise in its second equation."""
+    x, y, w, mu, s = cf.symbols("x y w mu s")
+    model = cf.Model({x: y, y: mu * (1 - x**2) * y - x + s * w}, parameters=[mu, s], noises=[w])
+    return NoisyModel(
+        "Van der Pol", model, lambda z: np.array([z[1], (1 - z[0] ** 2) * z[1] - z[0]]), np.array([0.0, 0.5]),
+        {"x": (2.0, 0.5), "y": (0.0, 0.5)}, {"mu": 1.0, "s": 0.5}, {"mu": 1.5, "s": 0.3}, ("s",), 0.1, 0.2, 201,
+    )  # fmt: skip
+
+
+def fitzhugh_nagumo() -> NoisyModel:
+    """Return FitzHugh's and Nagumo's nerve with noise in both equations, of which only V is measured."""
+    V, R, w1, w2, a, b, c, s1, s2 = cf.symbols("V R w1 w2 a b c s1 s2")
+    model = cf.Model(
+        {V: c * (V - V**3 / 3 + R) + s1 * w1, R: -(V - a + b * R) / c + s2 * w2},
+        parameters=[a, b, c, s1, s2], noises=[w1, w2],
+    )  # fmt: skip
+    return NoisyModel(
+        "FitzHugh-Nagumo", model,
+        lambda z: np.array([3.0 * (z[0] - z[0] ** 3 / 3 + z[1]), -(z[0] - 0.2 + 0.2 * z[1]) / 3.0]),
+        np.array([0.2, 0.1]), {"V": (-1.0, 0.3), "R": (1.0, 0.3)},
+        {"a": 0.2, "b": 0.2, "c": 3.0, "s1": 0.2, "s2": 0.1}, {"a": 0.3, "b": 0.3, "c": 2.5, "s1": 0.3, "s2": 0.2},
+        ("c", "s1", "s2"), 0.1, 0.1, 401,
+    )  # fmt: skip
+
+
+def exact_ornstein_uhlenbeck(y: Array, times: Array, values: Array, start: tuple[float, float]) -> float:
+    """Return -log L at y = log (theta, s, sigma) by the Kalman filter with exact transitions."""
+    theta, s, sigma = np.exp(y)
+    m, P, total = start[0], start[1] ** 2, 0.0
+    for dt, value in zip(np.diff(times, prepend=times[0]), values, strict=True):
+        a = np.exp(-theta * dt)
+        m, P = a * m, a * a * P + s * s * (1.0 - a * a) / (2.0 * theta)
+        S, v = P + sigma**2, value - m
+        total += 0.5 * (np.log(2.0 * np.pi * S) + v * v / S)
+        m, P = m + P / S * v, P - P * P / S
+    return float(total)
+
+
+def known_likelihoods(seed: int) -> list[NoisyRow]:
+    """Compare with published and closed forms."""
+    result = cf.fit(nile())
+    rows = [
+        NoisyRow("Nile", "log L at its maximum", result.log_likelihood, -641.5856, "Durbin and Koopman"),
+        NoisyRow("Nile", "variance of the data", result.values["sigma(x)"] ** 2, 15099.0, "Durbin and Koopman"),
+        NoisyRow("Nile", "variance of the level", result.values["s"] ** 2, 1469.1, "Durbin and Koopman"),
+    ]
+    case, rng = ornstein_uhlenbeck(), np.random.default_rng(seed)
+    _, _, values = case.simulated(rng)
+    times = np.sort(rng.uniform(0.0, 40.0, values.size))
+    times[0] = 0.0
+    result = cf.fit(case.problem(times, values))
+    given = times, values, case.initial["x"]
+    exact: Any = optimize.minimize(exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS", options={"gtol": 1e-8})
+    rows.append(NoisyRow(case.name, "log L at its maximum", result.log_likelihood, -float(exact.fun), "closed form"))
+    for name, value in zip(("theta", "s", "sigma(x)"), np.exp(exact.x).tolist(), strict=True):
+        rows.append(NoisyRow(case.name, name, result.values[name], value, "closed form"))
+    return rows
+
+
+def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[str], object]) -> list[NoisyRow]:
+    """Fit simulated data sets: how often intervals of 95 % hold the truth, and the band the path."""
+    truth = {**case.truth, f"sigma({next(iter(case.initial))})": case.sigma}
+    inside, path, seconds, failed = {n: 0 for n in truth}, list[float](), list[float](), 0
+    for i in range(sets):
+        progress(f"{case.name}: {i + 1} of {sets}")
+        times, states, values = case.simulated(np.random.default_rng([seed, i]))
+        began = time.process_time()
+        result = cf.fit(case.problem(times, values))
+        seconds.append(time.process_time() - began)
+        if not result.success:
+            failed += 1
+            continue
+        for name, (low, high) in result.confidence_intervals().items():
+            inside[name] += low <= truth[name] <= high
+        for j, name in enumerate(case.initial):
+            band = result.path(name)
+            at = np.searchsorted(band.times, times - 1e-9)
+            path.append(float(np.mean((band.lower[at] <= states[:, j]) & (states[:, j] <= band.upper[at]))))
+    note = f"of {sets - failed} fits that converged, of {sets}"
+    rows = [NoisyRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(sets - failed, 1), 95.0, note)
+            for n, k in inside.items()]  # fmt: skip
+    rows.append(NoisyRow(case.name, "the path in its bands, %", 100.0 * float(np.mean(path or [np.nan])), 95.0, note))
+    return [*rows, NoisyRow(case.name, "CPU seconds of a fit", float(np.median(seconds)), np.nan, "median")]
+
+
+def speed(seed: int) -> list[NoisyRow]:
+    """Measure log L with its gradient, begun nearby, by the number of nodes."""
+    case, rows = van_der_pol(), list[NoisyRow]()
+    times, _, values = case.simulated(np.random.default_rng(seed))
+    for count in _COUNTS:
+        long = case.step * np.arange(count)
+        problem = case.problem(long, np.resize(np.concatenate([values, values[::-1]]), count))
+        likelihood = PathLikelihood(*marginal(problem.posed), [case.step])
+        y = np.append(likelihood.problem.guess, np.log(case.sigma))
+        found = likelihood.evaluate(y, None)
+        starts, began = [mode.start for mode in found.modes], time.process_time()
+        likelihood.evaluate(y + 1e-3, starts)
+        each = 1e6 * (time.process_time() - began) / count
+        rows.append(NoisyRow(case.name, f"microseconds a node, {count} nodes", each, 100.0, "log L and gradient"))
+    return rows
+
+
+def run(
+    _: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _SETS, seed: int = 0
+) -> Report:
+    """Repeat all cases; `starts` is the number of simulated data sets of each."""
+    check(NAME, number_mistakes(starts=starts, seed=seed))
+    progress("known likelihoods")
+    rows = known_likelihoods(seed)
+    for case in (ornstein_uhlenbeck(), van_der_pol(), fitzhugh_nagumo()):
+        rows += simulated_fits(case, starts if case.name != "FitzHugh-Nagumo" else max(starts // 4, 1), seed, progress)
+    progress("speed")
+    rows += speed(seed)
+    sheet = Sheet.of(
+        rows,
+        ("case", lambda row: row.case),
+        ("figure", lambda row: row.figure),
+        (">found", lambda row: f"{row.found:.8g}"),
+        (">reference", lambda row: f"{row.reference:.8g}" if np.isfinite(row.reference) else ""),
+        ("", lambda row: row.note),
+        title="Models with noise",
+    )
+    return Report((sheet,), record(NAME, [finite(asdict(row)) for row in rows], data_sets=starts, seed=seed))
+
+
+KIND = Kind(lambda: (NAME,), ("starts", "seed"), run, lambda name: "models with noise: known likelihoods, coverage, speed")

@@ -1,0 +1,258 @@
+"""The likelihood over paths: linear Gaussian models against an independent Kalman filter and smoother, and convergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import expm
+
+import castfit as cf
+from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation, PathLikelihood, marginal
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+
+@dataclass
+class Kalman:
+    """Filter in covariance form, and smoothing by conditioning all states at once: no line of it is castfit's."""
+
+    A: list[Array]
+    Q: list[Array]
+    shift: list[Array]
+
+    def run(self, a: Array, P: Array, C: Array, data: list[Array], sigma: Array) -> tuple[float, Array, Array]:
+        """Return log L, smoothed means and covariances; data at each node, NaN where there is none."""
+        m, P0, log_l, n = a, P, 0.0, a.size
+        for k, y in enumerate(data):
+            if k:
+                m, P = self.A[k - 1] @ m + self.shift[k - 1], self.A[k - 1] @ P @ self.A[k - 1].T + self.Q[k - 1]
+            seen = np.isfinite(y)
+            if seen.any():
+                H = C[seen]
+                S = H @ P @ H.T + np.diag(sigma[seen] ** 2)
+                v, gain = y[seen] - H @ m, P @ H.T @ np.linalg.inv(S)
+                log_l -= 0.5 * (np.linalg.slogdet(2 * np.pi * S)[1] + v @ np.linalg.solve(S, v))
+                m, P = m + gain @ v, P - gain @ S @ gain.T
+        count = len(data)
+        mean, joint = np.tile(a, (count, 1)), np.zeros((count, n, count, n))
+        joint[0, :, 0] = P0
+        for k, (A, Q, shift) in enumerate(zip(self.A, self.Q, self.shift, strict=True)):
+            mean[k + 1] = A @ mean[k] + shift
+            joint[k + 1] = np.einsum("ij,jlm->ilm", A, joint[k])
+            joint[:, :, k + 1] = joint[k + 1].transpose(1, 2, 0)
+            joint[k + 1, :, k + 1] = A @ joint[k, :, k] @ A.T + Q
+        at = [(k, j) for k, y in enumerate(data) for j in np.flatnonzero(np.isfinite(y))]
+        H = np.zeros((len(at), count, n))
+        for row, (k, j) in enumerate(at):
+            H[row, k] = C[j]
+        flat, H = joint.reshape(count * n, count * n), H.reshape(len(at), count * n)
+        R = np.diag([sigma[j] ** 2 for _, j in at])
+        gain = np.linalg.solve(H @ flat @ H.T + R, H @ flat).T
+        mean = mean.ravel() + gain @ (np.array([data[k][j] for k, j in at]) - H @ mean.ravel())
+        rest = (flat - gain @ H @ flat).reshape(count, n, count, n)
+        return log_l, mean.reshape(count, n), np.einsum("kikj->kij", rest)
+
+
+@dataclass
+class Linear:
+    """A random linear model, x' = A x + b + G w, y = C x, with data that have gaps."""
+
+    A: Array
+    b: Array
+    G: Array
+    C: Array
+    sigma: Array
+    experiments: list[tuple[Array, Array, Array, Array]]  # times, values, means and deviations of initial states
+
+    @classmethod
+    def drawn(cls, seed: int, n: int, n_w: int, n_o: int, count: int) -> Linear:
+        rng = np.random.default_rng(seed)
+        made: list[tuple[Array, Array, Array, Array]] = []
+        for _ in range(count):
+            t = np.cumsum(rng.uniform(0.05, 0.6, rng.integers(3, 7)))
+            values = rng.normal(size=(t.size, n_o))
+            values[rng.random(values.shape) < 0.3] = np.nan
+            values[np.isnan(values).all(axis=1), 0] = 0.3
+            values[-1, :] = 0.1
+            deviations = np.where(rng.random(n) < 0.5, rng.uniform(0.2, 1.0, n), 0.0)
+            made.append((t, values, rng.normal(size=n), deviations))
+        A = rng.normal(size=(n, n)) / np.sqrt(n)
+        return cls(A, rng.normal(size=n), rng.normal(size=(n, n_w)), rng.normal(size=(n_o, n)),
+                   rng.uniform(0.2, 0.6, n_o), made)  # fmt: skip
+
+    def problem(self) -> cf.Problem:
+        n, n_w = self.G.shape
+        x, w = cf.symbols(f"x{i}" for i in range(n)), cf.symbols(f"w{i}" for i in range(n_w))
+        k, s = cf.symbols("k s")
+        column = ca.DM(self.A) @ ca.vertcat(*x) * k + ca.DM(self.b) + ca.DM(self.G) @ ca.vertcat(*w) * s
+        right = ca.vertsplit(column)
+        outputs = {f"y{j}": ca.dot(ca.SX(row), ca.vertcat(*x)) for j, row in enumerate(self.C)}
+        model = cf.Model(dict(zip(x, right, strict=True)), parameters=[k, s], noises=w, outputs=outputs)
+        experiments = [
+            cf.Experiment(
+                {f"y{j}": values[:, j] for j in range(self.C.shape[0]) if np.isfinite(values[:, j]).any()},
+                time=t, start=0.0, sigma={f"y{j}": s for j, s in enumerate(self.sigma.tolist())
+                                          if np.isfinite(values[:, j]).any()},
+                initial={f"x{i}": cf.Normal(a, d) if d else a
+                         for i, (a, d) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True))},
+            )
+            for t, values, mean, deviation in self.experiments
+        ]  # fmt: skip
+        return cf.Problem(model, experiments, parameters={"k": 1.0, "s": cf.Parameter(1.0, scale="log")})
+
+    def kalman(self, likelihood: PathLikelihood, found: PathEvaluation) -> list[tuple[float, Array, Array]]:
+        """Return what the Kalman filter and smoother say, with the transitions of castfit's own stages."""
+        out: list[tuple[float, Array, Array]] = []
+        for each, mode, (t, values, mean, deviation) in zip(
+            likelihood.chains, found.modes, self.experiments, strict=True
+        ):
+            n, F, at = mean.size, mode.blocks.F, mode.at
+            shift = mode.blocks.f - np.einsum("kij,kj->ki", F, np.concatenate([at.x[:-1], at.c], axis=1))
+            filter_ = Kalman([f[:, :n] for f in F], [f[:, n:] @ f[:, n:].T for f in F], list(shift))
+            row = {float(time): v for time, v in zip(t, values, strict=True)}
+            data = [row.get(float(time), np.full(self.C.shape[0], np.nan)) for time in each.chain.times]
+            out.append(filter_.run(mean, np.diag(deviation**2), self.C, data, self.sigma))
+        return out
+
+
+def likelihood_of(problem: cf.Problem, longest: float) -> PathLikelihood:
+    inner, spreads = marginal(problem.posed)
+    return PathLikelihood(inner, spreads, [longest] * len(spreads))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**31), n=st.integers(1, 4), n_w=st.integers(1, 2), n_o=st.integers(1, 2), count=st.integers(1, 2)
+)
+def test_linear_gaussian_models_have_the_likelihood_and_the_path_of_kalman(seed, n, n_w, n_o, count):
+    linear = Linear.drawn(seed, n, n_w, n_o, count)
+    problem = linear.problem()
+    likelihood = likelihood_of(problem, 0.4)
+    y = likelihood.problem.guess
+    found = likelihood.evaluate(y, None)
+    expected = linear.kalman(likelihood, found)
+    log_l = sum(e[0] for e in expected)
+    assert -found.value == pytest.approx(log_l, rel=1e-9, abs=1e-9)
+    for mode, (_, means, covariances) in zip(found.modes, expected, strict=True):
+        assert mode.iterations <= 2
+        np.testing.assert_allclose(mode.at.x, means, rtol=1e-9, atol=1e-8)
+        np.testing.assert_allclose(mode.factor.covariances[1], covariances, rtol=1e-9, atol=1e-8)
+
+
+def test_the_gradient_is_that_of_kalmans_likelihood():
+    linear = Linear.drawn(5, 3, 1, 2, 2)  # noise in each equation, of one source: its covariance is singular
+    likelihood = likelihood_of(linear.problem(), 0.3)
+    y = likelihood.problem.guess
+
+    def kalman(y: Array) -> float:
+        return -sum(e[0] for e in linear.kalman(likelihood, likelihood.evaluate(y, None)))
+
+    found, h = likelihood.evaluate(y, None), 1e-3
+    for j in range(y.size):
+        d = h * np.eye(y.size)[j]
+        slopes = 8 * (kalman(y + d) - kalman(y - d)) - (kalman(y + 2 * d) - kalman(y - 2 * d))  # fourth order
+        sixth = 45 * (kalman(y + d) - kalman(y - d)) - 9 * (kalman(y + 2 * d) - kalman(y - 2 * d))
+        sixth += kalman(y + 3 * d) - kalman(y - 3 * d)
+        assert found.gradient[j] == pytest.approx(slopes / (12 * h), rel=1e-7)
+        assert found.gradient[j] == pytest.approx(sixth / (60 * h), rel=1e-9)
+
+
+def test_innovations_make_up_the_likelihood():
+    linear = Linear.drawn(7, 3, 2, 2, 2)
+    likelihood = likelihood_of(linear.problem(), 0.5)
+    found, total = likelihood.evaluate(likelihood.problem.guess, None), 0.0
+    for each, mode in zip(likelihood.chains, found.modes, strict=True):
+        expected, deviation = each.innovations(mode)
+        z = (each.chain.values - expected) / deviation
+        total -= np.nansum(0.5 * z**2 + np.log(deviation) + 0.5 * np.log(2 * np.pi))
+    assert total == pytest.approx(-found.value, rel=1e-10)
+
+
+def test_draws_about_the_path_of_a_linear_model_all_weigh_the_same():
+    likelihood = likelihood_of(Linear.drawn(11, 2, 1, 1, 1).problem(), 0.5)
+    found = likelihood.evaluate(likelihood.problem.guess, None)
+    weights = likelihood.chains[0].sampled(found.modes[0], np.random.default_rng(0), 20)
+    np.testing.assert_allclose(weights, 0.0, atol=1e-9)
+
+
+def test_stages_converge_to_the_exact_covariance_with_order_four():
+    x, v, w, k, s = cf.symbols("x v w k s")
+    model = cf.Model({x: v, v: -k * x - 0.4 * v + s * w}, parameters=[k, s], noises=[w])
+    values = [0.3, -0.2, 0.5, 0.1]
+    times = np.array([0.7, 1.1, 2.0, 2.6])
+    experiment = cf.Experiment({"x": values}, times, sigma=0.1, start=0, initial={"x": cf.Normal(0, 0.5), "v": 0.2})
+    problem = cf.Problem(model, experiment, parameters={"k": 1.3, "s": 0.8})
+    A, Q = np.array([[0, 1], [-1.3, -0.4]]), np.diag([0.0, 0.64])
+    steps: list[tuple[Array, Array]] = []
+    for h in np.diff(times, prepend=0.0):  # Van Loan (1978)
+        both = expm(np.block([[-A, Q], [np.zeros((2, 2)), A.T]]) * h)
+        steps.append((both[2:, 2:].T, both[2:, 2:].T @ both[:2, 2:]))
+    exact = Kalman([a for a, _ in steps], [q for _, q in steps], [np.zeros(2)] * 4)
+    data = [np.array([v]) for v in [np.nan, *values]]
+    log_l = exact.run(np.array([0.0, 0.2]), np.diag([0.25, 0.0]), np.array([[1.0, 0.0]]), data, np.array([0.1]))[0]
+    errors = []
+    for longest in (0.3, 0.15, 0.075, 0.0375):
+        likelihood = likelihood_of(problem, longest)
+        errors.append(abs(-likelihood.evaluate(likelihood.problem.guess, None).value - log_l))
+    orders = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert orders[-1] == pytest.approx(4.0, abs=0.4), (errors, orders)
+    assert errors[-1] < 1e-5
+
+
+def nonlinear(**options: object) -> cf.Problem:
+    """Return a problem with everything at once: shared noise that multiplies a state, counts, doses, inputs, priors."""
+    x, y, w, k, s, u, f = cf.symbols("x y w k s u f")
+    model = cf.Model(
+        {x: -k * x * (1 + 0.2 * x) + u + s * (1 + 0.3 * x) * w, y: k * x - 0.5 * y**2 + 0.2 * s * w},
+        parameters=[k, s, f], inputs=[u], noises=[w], outputs={"sum": x + y},
+    )  # fmt: skip
+    time = np.array([0.5, 1.0, 1.0, 2.0, 2.7, 3.1])
+    first = cf.Experiment(
+        {"x": [1.9, 1.4, 1.5, np.nan, 2.0, 1.6], "sum": [2.1, 1.9, np.nan, 1.8, 2.4, 2.4]}, time, start=0,
+        noise={"x": cf.LogNormal(cf.unknown("x")), "sum": cf.StudentT(0.2, df=4.0)},
+        inputs={"u": cf.Input.linear([0, 2, 4], [0.1, 0.4, 0.0])},
+        events=[cf.Doses(x, f, 1.0), cf.Doses(y, 0.5 * f, 0.3, duration=0.9), cf.Event(2.2, {y: 0.5 * y + f})],
+        initial={"x": cf.Normal(2.0, 0.3), "y": cf.free(0.2)},
+    )  # fmt: skip
+    second = cf.Experiment(
+        {"y": [1.0, 2.0, 0.0]}, [0.4, 1.2, 2.0], start=0, noise={"y": cf.Poisson()},
+        inputs={"u": cf.Input.estimated([0, 1, 2], guess=0.3, smoothness=0.2, order=1)},
+        initial={"x": 1.0, "y": 0.5},
+    )  # fmt: skip
+    parameters = {"k": cf.Parameter(0.8, scale="log", prior=cf.priors.LogNormal(0.0, 0.5)), "s": 0.3, "f": 0.6}
+    return cf.Problem(model, [first, second], parameters=parameters)
+
+
+def test_the_gradient_of_a_nonlinear_model_is_that_of_differences():
+    inner, spreads = marginal(nonlinear().posed)
+    likelihood = PathLikelihood(inner, spreads, [0.3, 0.3])
+    y = np.append(inner.guess, np.log(0.15))
+    found = likelihood.evaluate(y, None)
+    assert found.modes
+    starts = [mode.start for mode in found.modes]
+    for j in range(y.size):
+        d = 1e-4 * np.eye(y.size)[j]
+        slope = (likelihood.evaluate(y + d, starts).value - likelihood.evaluate(y - d, starts).value) / 2e-4
+        assert found.gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6), j
+
+
+def test_derivatives_cost_one_evaluation_however_many_quantities(monkeypatch):
+    calls = {"blocks": 0}
+    real = ChainLikelihood.mode
+
+    def counted(self, *args):
+        calls["blocks"] += 1
+        return real(self, *args)
+
+    monkeypatch.setattr(ChainLikelihood, "mode", counted)
+    linear = Linear.drawn(3, 3, 1, 1, 1)
+    likelihood = likelihood_of(linear.problem(), 0.5)
+    likelihood.evaluate(likelihood.problem.guess, None)
+    assert calls["blocks"] == 1
