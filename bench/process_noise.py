@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,9 +160,9 @@ def known_likelihoods(seed: int) -> list[NoisyRow]:
         NoisyRow("Nile", "variance of the level", result.values["s"] ** 2, 1469.1, "Durbin and Koopman"),
     ]
     case, rng = ornstein_uhlenbeck(), np.random.default_rng(seed)
-    _, _, values = case.simulated(rng)
-    times = np.sort(rng.uniform(0.0, 40.0, values.size))
-    times[0] = 0.0
+    dense, _, every = replace(case, step=0.05, count=801).simulated(rng)
+    chosen = np.sort(rng.choice(np.arange(1, dense.size), 199, replace=False))
+    times, values = np.append(0.0, dense[chosen]), np.append(every[0], every[chosen])
     result = cf.fit(case.problem(times, values))
     given = times, values, case.initial["x"]
     exact: Any = optimize.minimize(exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS", options={"gtol": 1e-8})

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
 
-_STILL = 1e-4  # in log L: what a refinement may still move it by
+_STILL, _SLOW = 1e-4, 5e-3  # in log L: what a refinement may still move it by; where halving gains little, more
+_GAIN = 6.0  # times less is moved at each halving where that pays: 16 for linear models, 2 for others far on
 _LEVELS = 10  # refinements
 _ROUGH = 1.0  # in log L: stages that are refined before anything is estimated
 _ITERATIONS, _HALVINGS, _POLISH = 200, 15, 6
@@ -254,11 +255,11 @@ def fit_noisy(
                     break
                 finer = likelihood.divided(2.0)
                 there = search.evaluate(finer, found.y, finer.starts_from(likelihood, found))
-                refined = there.value - found.value
+                before, refined = refined, there.value - found.value
                 if not np.isfinite(refined):
                     break
                 found, likelihood = there, finer
-                if abs(refined) < _STILL:
+                if abs(refined) < (_STILL if abs(before) > _GAIN * abs(refined) else _SLOW):
                     break
             if status.success:
                 found, H, status = search.polished(likelihood, found, B)
@@ -295,7 +296,7 @@ def _remarks(search: _Climb, at: PathEvaluation, H: Array, status: Status, refin
     free = search.free(at)
     if free.any() and not definite(H[np.ix_(free, free)]):
         found.append("The likelihood is flat in some direction, so that there are no standard errors: fix a quantity.")
-    if not abs(refined) < _STILL:
+    if not abs(refined) < _SLOW:
         found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
     return found
 
