@@ -12,6 +12,7 @@ from castfit.plots.convergence import animate, history, iterations
 from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
 from castfit.plots.inputs import inputs
+from castfit.plots.paths import paths
 from castfit.plots.populations import individuals
 from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
@@ -36,6 +37,7 @@ __all__ = [
     "iterations",
     "pairs",
     "parameters",
+    "paths",
     "profiles",
     "residuals",
     "sensitivities",

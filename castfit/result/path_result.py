@@ -307,7 +307,7 @@ class PathResult(Tabled):
         """
         whole = is_one_of(type(draws), int, np.int64) and draws >= 2
         check("laplace_check", [] if whole else [f"draws is {text(draws)}; give an integer from 2 on"])
-        problem, generator = self._owner("laplace_check"), np.random.default_rng(rng)
+        problem, generator = self.owner("laplace_check"), np.random.default_rng(rng)
         likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
         found = likelihood.evaluate(self.y, None, slopes=False)
         check("laplace_check", [f"no path was found in '{found.failure}'; fit again"] if found.failure else [])
@@ -375,7 +375,7 @@ class PathResult(Tabled):
         **options
             Of `castfit.plots.paths`.
         """
-        self._owner("plot")
+        self.owner("plot")
         return views().plots.paths(self, path, **options)
 
     def save(self, path: str | Path) -> None:
@@ -415,7 +415,8 @@ class PathResult(Tabled):
         check("with_problem", [f"the {what} differs; give the problem that was fitted" for what in other])
         return replace(self, problem=problem)
 
-    def _owner(self, what: str) -> Posable:
+    def owner(self, what: str) -> Posable:
+        """Return the problem that it answers, which `what` needs."""
         if self.problem is None:
             raise InputError(what, ["the problem is not known after loading; use with_problem(problem)"])
         return self.problem

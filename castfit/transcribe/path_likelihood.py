@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 _ITERATIONS, _HALVINGS = 60, 12
 _EXACT, _NEAR = 1e-8, 1e-4  # largest change of a mode or, relatively, of a state: solved, and where rounding may end it
-_ARMIJO = 1e-4
+_LOOSE = 1e-2  # relative changes of multipliers count so much: they move second derivatives alone
+_ARMIJO, _TINY = 1e-4, 1e-300
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,13 @@ class ChainLikelihood:
                 float(np.abs(step.u).max(initial=0.0)),
                 float(np.abs(step.first).max(initial=0.0)),
                 float((np.abs(step.x) / (1.0 + np.abs(at.x))).max(initial=0.0)),
+                _LOOSE * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
             )
             if not np.isfinite(size):
                 return None
             if exact is not None and (size < _EXACT or (size < _NEAR and size > 0.3 * last)):
                 cost = self._cost(at, blocks.cost)
-                return PathMode(at, lam, blocks, exact, cost + 0.5 * exact.log_det, cost, iteration)
+                return PathMode(at, step.multipliers, blocks, exact, cost + 0.5 * exact.log_det, cost, iteration)
             price = 1.5 * np.abs(step.multipliers)
             before = self._cost(at, blocks.cost) + float(np.sum(price * np.abs(gaps)))
             promised = float(np.sum(blocks.gradient * step.x) + np.sum(at.c * step.u) + at.first @ step.first)

@@ -1,0 +1,111 @@
+"""A picture of the path of a model with noise: data, smoothed values with their band, and the innovations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from castfit._support.status import check, suggest
+from castfit.plots._canvas import (
+    finish,
+    heading,
+    labels,
+    legend,
+    legend_above,
+    new_figure,
+    plain,
+    stripe,
+    tidy_panels,
+    time_axis,
+)
+from castfit.plots._colours import BLUE, MARKERS, RED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit.result.path_result import PathResult
+
+WIDTH, HEIGHT = 4.2, 1.9
+_MOST = 4  # experiments
+_REACH = 2.0  # standard deviations between which most innovations lie
+
+
+def paths(
+    result: PathResult, path: str | Path | None = None, *, outputs: Sequence[str] | None = None,
+    experiments: Sequence[str] | None = None, innovations: bool = True, confidence_level: float | None = None,
+) -> Figure:  # fmt: skip
+    """Plot the path of each experiment with its band, the data, and what they differ by from what was expected.
+
+    Parameters
+    ----------
+    result : PathResult
+        With its problem.
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    outputs : sequence of str, optional
+        By default what is measured, and the states.
+    experiments : sequence of str, optional
+        By default the first four.
+    innovations : bool
+        Whether a row below shows the innovations, in their standard deviations.
+    confidence_level : float, optional
+        Of the band at each time; by default that of the result.
+
+    Raises
+    ------
+    InputError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w, s = cf.symbols("x w s")
+    >>> model = cf.Model({x: s * w}, parameters=[s], noises=[w])
+    >>> data = [1.1, 0.9, 1.6, 2.2, 1.9, 2.4, 3.3, 3.1, 2.6, 2.9, 3.5, 4.1]
+    >>> experiment = cf.Experiment({"x": data}, time=range(12), sigma=0.2, initial={"x": cf.Normal(1, 1)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}))
+    >>> cf.plots.paths(result)
+    <Picture of ... x ... inches with 2 axes>
+    """
+    posed = result.owner("plots.paths").posed
+    known = {c.name: c for c in posed.conditions}
+    where = list(known)[:_MOST] if experiments is None else list(experiments)
+    measured = dict.fromkeys(n for name in result.tracks for n in result.innovations[name].outputs)
+    shown = list(dict.fromkeys((*measured, *posed.model.own_states))) if outputs is None else list(outputs)
+    names = next(iter(result.tracks.values())).names if result.tracks else ()
+    mistakes = [f"'{n}' is no experiment: {suggest(n, known)}" for n in where if n not in result.tracks]
+    mistakes += [f"'{n}' is no state or output: {suggest(n, names)}" for n in shown if n not in names]
+    check("plots.paths", mistakes)
+    rows = len(shown) + innovations
+    figure = new_figure(WIDTH * max(len(where), 1), HEIGHT * rows + 0.3)
+    panels, drawn = tidy_panels(figure, rows, max(len(where), 1), sharex="col"), {}
+    for column, name in enumerate(where):
+        seen, condition = result.innovations[name], known[name]
+        for row, output in enumerate(shown):
+            axes, band = panels[row, column], result.path(output, name, confidence_level=confidence_level)
+            drawn["band of the path"] = axes.fill_between(
+                band.times, band.lower, band.upper, color=BLUE, alpha=0.2, linewidth=0
+            )
+            drawn["most probable path"] = axes.plot(band.times, band.values, color=BLUE, linewidth=1.3)[0]
+            if output in seen.outputs:
+                values = seen.values[:, seen.outputs.index(output)]
+                drawn["data"] = axes.plot(seen.times, values, "o", color=RED, markersize=2.5)[0]
+            if column == 0:
+                labels(axes, y=plain(posed.label(output)), size=8)
+            if row == 0 and len(known) > 1:
+                heading(axes, plain(name), size=8, pad=3)
+        if innovations:
+            axes = panels[-1, column]
+            stripe(axes, _REACH)
+            for j, output in enumerate(seen.outputs):
+                axes.plot(seen.times, seen.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
+                          label=plain(output))  # fmt: skip
+            if len(seen.outputs) > 1 and column == 0:
+                legend(axes, size=7, ncols=len(seen.outputs))
+            if column == 0:
+                labels(axes, y="innovation", size=8)
+        time_axis(panels[-1, column], posed, [condition], size=8)
+    legend_above(figure, drawn)
+    return finish(figure, path)

@@ -1,0 +1,327 @@
+"""Fits of models with noise: published and closed forms, what is refused, and what a result tells."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+import castfit as cf
+from castfit._bench.process_noise import (
+    NILE,
+    exact_ornstein_uhlenbeck,
+    fitzhugh_nagumo,
+    nile,
+    ornstein_uhlenbeck,
+    simulated_fits,
+    van_der_pol,
+)
+
+
+def walk(**given: Any) -> cf.Problem:
+    """Return a random walk with known sigma."""
+    x, w, s = cf.symbols("x w s")
+    model = cf.Model({x: s * w}, parameters=[s], noises=[w])
+    data = [1.1, 0.9, 1.6, 2.2, 1.9, 2.4, 3.3, 3.1, 2.6, 2.9, 3.5, 4.1]
+    said: dict[str, Any] = {"sigma": 0.2, "initial": {"x": cf.Normal(1.0, 1.0)}, **given}
+    problem: dict[str, Any] = {k: said.pop(k) for k in ("constraints", "state_bounds") if k in said}
+    experiment = cf.Experiment({"x": data}, time=np.arange(12.0), **said)
+    return cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}, **problem)
+
+
+def test_the_nile_is_that_of_durbin_and_koopman():
+    result = cf.fit(nile())
+    assert result.success
+    assert result.log_likelihood == pytest.approx(-641.5856, abs=1e-4)
+    assert result.values["sigma(x)"] ** 2 == pytest.approx(15099, rel=1e-3)
+    assert result.values["s"] ** 2 == pytest.approx(1469.1, rel=1e-3)
+    # The smoothed level of 1898 by the same model, by hand: a symmetric filter of the data, cut off far away.
+    gain = result.values["s"] ** 2 / result.values["sigma(x)"] ** 2
+    decay = 1 + gain / 2 - np.sqrt(gain + gain**2 / 4)
+    weights = decay ** np.abs(np.arange(100) - 50)
+    assert result.path("x").at(50.0) == pytest.approx(weights @ NILE / weights.sum(), rel=2e-3)
+
+
+def test_an_ornstein_uhlenbeck_process_is_estimated_as_its_closed_form_says():
+    case = ornstein_uhlenbeck()
+    times, _, values = case.simulated(np.random.default_rng(4))
+    keep = np.sort(np.random.default_rng(1).choice(times.size, 60, replace=False))
+    keep[0] = 0
+    times, values = times[keep], values[keep]
+    result = cf.fit(case.problem(times, values))
+    given = times, values, case.initial["x"]
+    exact: Any = optimize.minimize(exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS")
+    assert result.log_likelihood == pytest.approx(-exact.fun, abs=1e-4)
+    np.testing.assert_allclose(result.y, exact.x, atol=1e-3)
+    # Standard errors are those of its curvature, by differences.
+    h, n = 1e-3, len(exact.x)
+    H = np.empty((n, n))
+    for i in range(n):
+        for j in range(n):
+            ends = [exact.x + h * (a * np.eye(n)[i] + b * np.eye(n)[j]) for a in (1, -1) for b in (1, -1)]
+            f = [exact_ornstein_uhlenbeck(y, *given) for y in ends]
+            H[i, j] = (f[0] - f[1] - f[2] + f[3]) / (4 * h * h)
+    errors = np.sqrt(np.diag(np.linalg.inv(H))) * np.exp(exact.x)
+    np.testing.assert_allclose(list(result.standard_errors.values()), errors, rtol=1e-2)
+
+
+def test_a_van_der_pol_oscillator_with_noise_is_found_and_laplace_holds():
+    case = van_der_pol()
+    times, states, values = case.simulated(np.random.default_rng([0, 0]))
+    result = cf.fit(case.problem(times[:101], values[:101]))
+    assert result.success
+    for name, (low, high) in result.confidence_intervals(0.999).items():
+        assert low < {"mu": 1.0, "s": 0.5, "sigma(x)": 0.1}[name] < high
+    band = result.path("y")
+    at = np.searchsorted(band.times, times[:101] - 1e-9)
+    inside = (band.lower[at] <= states[:101, 1]) & (states[:101, 1] <= band.upper[at])
+    assert inside.mean() > 0.85
+    checked = result.laplace_check(100, rng=0)
+    assert checked.effective_share > 0.7
+    assert abs(checked.correction) < 0.2
+    assert "nothing against Laplace's approximation" in str(checked)
+    assert result.laplace_check(100, rng=0) == checked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "sets"), [(ornstein_uhlenbeck, 20), (van_der_pol, 20), (fitzhugh_nagumo, 4)])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(case, sets):
+    rows = simulated_fits(case(), sets, 1, lambda _: None)
+    shares = [row.found for row in rows if "intervals" in row.figure]
+    assert all(f"of {sets} fits that converged" in row.note for row in rows if "%" in row.figure)
+    assert np.mean(shares) > 80
+    assert all(row.found > 88 for row in rows if row.figure.startswith("the path"))
+
+
+def test_everything_at_once_is_fitted():
+    x, y, w, k, s, f = cf.symbols("x y w k s f")
+    model = cf.Model(
+        {x: -k * x + s * w, y: k * x - 0.5 * y}, parameters=[k, s, f], noises=[w], outputs={"sum": x + y}
+    )
+    t = np.array([0.5, 1.0, 1.0, 2.0, 2.7, 3.1])
+    one = cf.Experiment(
+        {"x": [1.2, 0.8, 0.7, np.nan, 0.9, 0.6], "sum": [1.9, 1.6, np.nan, 1.5, 2.1, 1.8]}, t, start=0,
+        sigma=0.1, initial={"x": cf.Normal(2.0, 0.3), "y": cf.free(0.2)}, events=[cf.Doses(x, f, 2.2)],
+    )  # fmt: skip
+    two = cf.Experiment({"y": [0.4, 0.7, 0.6]}, [0.4, 1.2, 2.0], start=0, sigma=0.05, initial={"x": 1.0, "y": 0.1})
+    parameters = {"k": cf.Parameter(0.8, scale="log"), "s": cf.Parameter(0.3, scale="log"), "f": 0.4}
+    result = cf.fit(cf.Problem(model, [one, two], parameters=parameters))
+    assert result.success
+    assert set(result.names) == {"k", "s", "f", "y(0)[experiment 1]"}
+    assert np.isfinite(list(result.standard_errors.values())).all()
+    assert set(result.tracks) == {"experiment 1", "experiment 2"}
+    jump = result.path("x", "experiment 1")
+    at = np.flatnonzero(np.diff(jump.times) == 0.0)
+    assert jump.values[at + 1] - jump.values[at] == pytest.approx(result.values["f"], rel=1e-6)
+
+
+def test_a_dae_is_what_it_is_without_its_algebraic_state():
+    x, z, w, k, s = cf.symbols("x z w k s")
+    given: dict[str, Any] = {"parameters": {"k": 0.8, "s": cf.Parameter(0.3, scale="log")}}
+    experiment = cf.Experiment(
+        {"x": [3.1, 2.6, 1.7, 1.4, 1.1, 0.5]}, [0.5, 1, 1.5, 2, 2.5, 3], start=0, sigma=0.1, initial={"x": 4.0}
+    )
+    plain = cf.Model({x: -k * cf.sqrt(x) + s * w}, parameters=[k, s], noises=[w])
+    dae = cf.Model({x: -k * z + s * w}, algebraic={z: z**2 == x}, parameters=[k, s], noises=[w])
+    one, two = (cf.fit(cf.Problem(m, experiment, **given)) for m in (plain, dae))
+    assert two.log_likelihood == pytest.approx(one.log_likelihood, rel=1e-9)
+    np.testing.assert_allclose(two.y, one.y, rtol=1e-6)
+    np.testing.assert_allclose(two.path("z").values ** 2, two.path("x").values, rtol=1e-9)
+
+
+def test_a_fit_that_knows_everything_smooths():
+    x, w = cf.symbols("x w")
+    model = cf.Model({x: 0.3 * w}, noises=[w])
+    experiment = cf.Experiment({"x": [1.0, 1.4, 0.9]}, [1.0, 2.0, 3.0], sigma=0.2, start=0, initial={"x": cf.Normal(1, 1)})
+    result = cf.fit(cf.Problem(model, experiment))
+    assert result.success
+    assert result.names == ()
+    assert result.path("x").deviations[0] > result.path("x").deviations[-1]
+    assert "log L" in result.summary()
+
+
+def test_sigma_that_wants_to_vanish_is_said_to_be_at_its_bound():
+    rng = np.random.default_rng(0)
+    x, w, s = cf.symbols("x w s")
+    model = cf.Model({x: s * w}, parameters=[s], noises=[w])
+    values = np.cumsum(rng.normal(size=30)) + 20.0  # without any error of measurement
+    experiment = cf.Experiment({"x": values}, np.arange(30.0), sigma=cf.unknown(), initial={"x": cf.Normal(20, 10)})
+    result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(1.0, scale="log")}))
+    assert result.success
+    assert result.values["sigma(x)"] < 0.1
+    assert result["s"].interval[0] < 1.0 < result["s"].interval[1]
+
+
+def test_innovations_of_the_wrong_model_are_said_not_to_be_white():
+    rng = np.random.default_rng(2)
+    t = np.arange(80.0)
+    values = 10 + 3 * np.sin(2 * np.pi * t / 12) + 0.2 * rng.normal(size=80)  # a wave, no random walk
+    x, w, s = cf.symbols("x w s")
+    model = cf.Model({x: s * w}, parameters=[s], noises=[w])
+    experiment = cf.Experiment({"x": values}, t, sigma=0.2, initial={"x": cf.Normal(10, 5)})
+    result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(1.0, scale="log")}))
+    assert "it is shown that they are not white noise of variance 1: neighbours of x" in result.white
+    assert "nothing against white noise" in cf.fit(walk()).white
+
+
+def test_refinement_stands_still_and_says_by_how_much():
+    case = van_der_pol()
+    times, _, values = case.simulated(np.random.default_rng(3))
+    result = cf.fit(case.problem(times[:41], values[:41]))
+    assert abs(result.refined) < 5e-3
+    assert f"moved log L by {abs(result.refined):.2g}" in result.summary()
+    from castfit.transcribe.path_likelihood import PathLikelihood, marginal
+
+    finer = PathLikelihood(*marginal(result.problem.posed), [length / 4 for length in result.longest])
+    assert -finer.evaluate(result.y, None).value == pytest.approx(result.log_likelihood, abs=1e-2)
+
+
+def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
+    problem = walk()
+    result = cf.fit(problem)
+    result.save(tmp_path / "walk.json")
+    loaded = cf.PathResult.load(tmp_path / "walk.json")
+    assert str(loaded) == str(result)
+    np.testing.assert_array_equal(loaded.path("x").values, result.path("x").values)
+    with pytest.raises(cf.InputError, match=r"use with_problem"):
+        loaded.plot()
+    assert loaded.with_problem(problem).laplace_check(5, rng=0).draws == 5
+    with pytest.raises(cf.InputError, match="give the problem that was fitted"):
+        loaded.with_problem(walk(sigma=0.3))
+    with pytest.raises(cf.InputError, match="no saved result"):
+        (tmp_path / "other.json").write_text("{}")
+        cf.PathResult.load(tmp_path / "other.json")
+    again = pickle.loads(pickle.dumps(result))
+    assert again.values == result.values
+    assert cf.fit(problem, start=result).iterations <= 1
+    assert cf.fit(problem, start={"s": result.values["s"]}).iterations <= 1
+    assert result["s"].standard_error == result.standard_errors["s"]
+    assert "<table" in result._repr_html_()
+
+
+def test_callbacks_and_time_limits_stop_a_fit():
+    seen: list[cf.Iteration] = []
+    stopped = cf.fit(nile(), callback=lambda now: seen.append(now) or len(seen) == 2)
+    assert stopped.status is cf.Status.STOPPED_BY_CALLBACK
+    assert len(seen) == 2
+    assert np.isnan(list(stopped.standard_errors.values())).all()
+    assert cf.fit(nile(), max_time=1e-9).status is cf.Status.MAX_TIME
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"transcription": "multiple"}, "transcription means nothing for a model with noises"),
+        ({"solver": "ipopt"}, "solver means nothing"),
+        ({"workers": 2}, "workers means nothing"),
+        ({"retry": False}, "retry means nothing"),
+        ({"absolute_sigma": True}, "absolute_sigma means nothing"),
+        ({"start": "matching"}, "start is 'matching'; give values by name"),
+        ({"start": {"q": 1.0}}, "'q' is not estimated"),
+    ],
+)
+def test_arguments_that_do_not_apply_are_refused(options, words):
+    with pytest.raises(cf.InputError, match=words):
+        cf.fit(walk(), **options)
+
+
+def test_problems_that_cannot_be_are_refused():
+    x, y, w, s, t0 = cf.symbols("x y w s t0")
+    data: dict[str, Any] = {"data": {"x": [1.0, 2.0, 3.0]}, "time": [1.0, 2.0, 3.0], "sigma": 0.1, "start": 0}
+    model = cf.Model({x: -x + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
+
+    def refused(words: str, *, model: cf.Model = model, parameters: Any = None, **options: Any) -> None:
+        problem: dict[str, Any] = {k: options.pop(k) for k in ("constraints", "state_bounds") if k in options}
+        with pytest.raises(cf.InputError, match=words):
+            experiment = cf.Experiment(**{**data, **options})
+            cf.fit(cf.Problem(model, experiment, parameters={"s": 0.3, **(parameters or {})}, **problem))
+
+    refused("constraints and state_bounds do not hold along its path", constraints=[cf.along(x <= 3)])
+    refused("constraints and state_bounds do not hold", state_bounds={"x": (0.0, 5.0)})
+    refused("events cannot be triggered by states", events=[cf.Event(when=x - 2, changes={x: 0})])
+    refused("times of events cannot be estimated", events=[cf.Event(t0, {x: 0})], parameters={"t0": 1.5})
+    refused("events change states linearly", events=[cf.Event(1.5, {x: x**2})])
+    refused("'w' is white noise: it has no value at a time", events=[cf.Event(1.5, {x: x + w})])
+    refused("'w' is white noise of the model, not a parameter", parameters={"w": 1.0})
+    late = cf.Model({x: -cf.delay(x, 0.5, history=1.0) + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
+    refused("it can have no delays", model=late)
+
+
+@pytest.mark.parametrize(
+    ("ode", "options", "words"),
+    [
+        (lambda x, w: {x: -x}, {}, "noise 'w' enters no right-hand side; write it into one"),
+        (lambda x, w: {x: -x + w**2}, {}, "not linear in the noise; white noise has no square"),
+        (lambda x, w: {x: -x + w}, {"outputs": lambda x, w: {"y": x + w}}, "output 'y' holds noise"),
+        (lambda x, w: {x: -x + w}, {"algebraic": lambda z, w: {z: z - w}}, "the equation of 'z' holds noise"),
+        (lambda x, w: {x: -x + w}, {"parameters": "w"}, "declared twice"),
+    ],
+)
+def test_noises_that_cannot_be_are_refused(ode, options, words):
+    x, z, w = cf.symbols("x z w")
+    given: dict[str, Any] = {"noises": [w]}
+    if "outputs" in options:
+        given["outputs"] = options["outputs"](x, w)
+    if "algebraic" in options:
+        given["algebraic"] = options["algebraic"](z, w)
+    if "parameters" in options:
+        given["parameters"] = [w]
+    with pytest.raises(cf.InputError, match=words):
+        cf.Model(ode(x, w), **given)
+
+
+def test_drivers_refuse_problems_with_noises():
+    problem = walk()
+    words = r"has noises \(w\), which only fit\(problem\) estimates"
+    drivers = (cf.estimate, cf.multistart, cf.scatter_search, cf.incremental, cf.doctor, cf.identifiability, cf.coverage)
+    for driver in (*drivers, lambda given: cf.compare(given, ["single"])):
+        with pytest.raises(cf.InputError, match=words):
+            driver(problem)
+    result = cf.fit(problem)
+    for driver in (cf.profile, cf.bootstrap, cf.sample, cf.leave_out, cf.prior_influence):
+        with pytest.raises(cf.InputError, match="give the"):
+            driver(result)
+
+
+def test_an_initial_density_is_a_prior_where_there_is_no_noise():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k])
+    data: dict[str, Any] = {"data": {"x": [1.5, 1.0, 0.7]}, "time": [0.5, 1.0, 1.5], "sigma": 0.1, "start": 0}
+    problems = [
+        cf.Problem(model, cf.Experiment(**data, initial={"x": value}), parameters={"k": 1.0})
+        for value in (cf.Normal(2.0, 0.1), cf.free(2.0, prior=cf.Normal(2.0, 0.1)))
+    ]
+    one, two = (cf.fit(p) for p in problems)
+    assert one.values == two.values
+    with pytest.raises(cf.InputError, match="of the value itself"):
+        cf.Experiment(**data, initial={"x": cf.Normal(2.0, 0.1, on="log")})
+    with pytest.raises(cf.InputError, match="deviation positive"):
+        cf.Experiment(**data, initial={"x": cf.Normal(2.0, -0.1)})
+
+
+def test_models_with_noise_are_pickled_and_simulated_without_it():
+    problem = walk()
+    copy = pickle.loads(pickle.dumps(problem))
+    assert copy.model.noises == ("w",)
+    assert cf.fit(copy).log_likelihood == pytest.approx(cf.fit(problem).log_likelihood, rel=1e-12)
+    assert "noises w" in repr(problem.model)
+    (found,) = cf.simulate(problem, times=[0.0, 5.0]).values()
+    np.testing.assert_allclose(found["x"], 1.0)
+
+
+def test_the_picture_has_a_band_for_each_output(tmp_path):
+    result = cf.fit(walk())
+    figure = result.plot(tmp_path / "walk.png")
+    assert len(figure.axes) == 2
+    assert (tmp_path / "walk.png").stat().st_size > 1000
+    with pytest.raises(cf.InputError, match="no state or output"):
+        cf.plots.paths(result, outputs=["q"])
+    with pytest.raises(cf.InputError, match="no state or output"):
+        result.path("q")
+    with pytest.raises(cf.InputError, match="no experiment"):
+        result.path("x", "other")
+    with pytest.raises(cf.InputError, match="lies between 0 and 1"):
+        result.path("x", confidence_level=2.0)
