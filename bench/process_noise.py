@@ -1,6 +1,6 @@
 """Models that err: likelihoods over paths beside known ones, intervals that hold the truth, and time by length.
 
-``castfit bench process-noise`` repeats the Nile of Durbin and Koopman, the closed form of an Ornstein-Uhlenbeck process,
+``castfit bench process-noise`` repeats the Nile of Durbin and Koopman, the closed form of Ornstein and Uhlenbeck,
 and fits of simulated data of Ornstein-Uhlenbeck, Van der Pol and FitzHugh-Nagumo equations with white noise.
 """
 
@@ -51,6 +51,12 @@ class NoisyRow:
     note: str = ""
 
 
+def fitted(problem: cf.Problem) -> cf.PathResult:
+    """Fit a problem with noises."""
+    found: Any = cf.fit(problem)
+    return found
+
+
 def nile() -> cf.Problem:
     """Return the local level model of the Nile, with a vague start."""
     x, w, s = cf.symbols("x w s")
@@ -89,8 +95,8 @@ class NoisyModel:
                 f = self.drift(x)
                 x = x + 0.5 * h * (f + self.drift(x + h * f + dw)) + dw
             states.append(x)
-        path = np.array(states)
-        times = self.step * np.arange(self.count)
+        path: Array = np.array(states, dtype=float)
+        times: Array = self.step * np.arange(self.count, dtype=float)
         return times, path, path[:, 0] + self.sigma * rng.standard_normal(self.count)
 
     def problem(self, times: Array, values: Array) -> cf.Problem:
@@ -141,19 +147,19 @@ def fitzhugh_nagumo() -> NoisyModel:
 def exact_ornstein_uhlenbeck(y: Array, times: Array, values: Array, start: tuple[float, float]) -> float:
     """Return -log L at y = log (theta, s, sigma) by the Kalman filter with exact transitions."""
     theta, s, sigma = np.exp(y)
-    m, P, total = start[0], start[1] ** 2, 0.0
+    m, variance, total = start[0], start[1] ** 2, 0.0
     for dt, value in zip(np.diff(times, prepend=times[0]), values, strict=True):
         a = np.exp(-theta * dt)
-        m, P = a * m, a * a * P + s * s * (1.0 - a * a) / (2.0 * theta)
-        S, v = P + sigma**2, value - m
-        total += 0.5 * (np.log(2.0 * np.pi * S) + v * v / S)
-        m, P = m + P / S * v, P - P * P / S
+        m, variance = a * m, a * a * variance + s * s * (1.0 - a * a) / (2.0 * theta)
+        spread, v = variance + sigma**2, value - m
+        total += 0.5 * (np.log(2.0 * np.pi * spread) + v * v / spread)
+        m, variance = m + variance / spread * v, variance - variance**2 / spread
     return float(total)
 
 
 def known_likelihoods(seed: int) -> list[NoisyRow]:
     """Compare with published and closed forms."""
-    result = cf.fit(nile())
+    result = fitted(nile())
     rows = [
         NoisyRow("Nile", "log L at its maximum", result.log_likelihood, -641.5856, "Durbin and Koopman"),
         NoisyRow("Nile", "variance of the data", result.values["sigma(x)"] ** 2, 15099.0, "Durbin and Koopman"),
@@ -163,9 +169,11 @@ def known_likelihoods(seed: int) -> list[NoisyRow]:
     dense, _, every = replace(case, step=0.05, count=801).simulated(rng)
     chosen = np.sort(rng.choice(np.arange(1, dense.size), 199, replace=False))
     times, values = np.append(0.0, dense[chosen]), np.append(every[0], every[chosen])
-    result = cf.fit(case.problem(times, values))
+    result = fitted(case.problem(times, values))
     given = times, values, case.initial["x"]
-    exact: Any = optimize.minimize(exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS", options={"gtol": 1e-8})
+    exact: Any = optimize.minimize(
+        exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS", options={"gtol": 1e-8}
+    )
     rows.append(NoisyRow(case.name, "log L at its maximum", result.log_likelihood, -float(exact.fun), "closed form"))
     for name, value in zip(("theta", "s", "sigma(x)"), np.exp(exact.x).tolist(), strict=True):
         rows.append(NoisyRow(case.name, name, result.values[name], value, "closed form"))
@@ -180,7 +188,7 @@ def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[s
         progress(f"{case.name}: {i + 1} of {sets}")
         times, states, values = case.simulated(np.random.default_rng([seed, i]))
         began = time.process_time()
-        result = cf.fit(case.problem(times, values))
+        result = fitted(case.problem(times, values))
         seconds.append(time.process_time() - began)
         if not result.success:
             failed += 1
@@ -191,9 +199,12 @@ def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[s
             band = result.path(name)
             at = np.searchsorted(band.times, times - 1e-9)
             path.append(float(np.mean((band.lower[at] <= states[:, j]) & (states[:, j] <= band.upper[at]))))
-    note = f"of {sets - failed} fits that converged, of {sets}"
-    rows = [NoisyRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(sets - failed, 1), 95.0, note)
-            for n, k in inside.items()]  # fmt: skip
+    ended = sets - failed
+    note = f"of {ended} fits that converged, of {sets}"
+    rows = [
+        NoisyRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(ended, 1), 95.0, note)
+        for n, k in inside.items()
+    ]
     rows.append(NoisyRow(case.name, "the path in its bands, %", 100.0 * float(np.mean(path or [np.nan])), 95.0, note))
     return [*rows, NoisyRow(case.name, "CPU seconds of a fit", float(np.median(seconds)), np.nan, "median")]
 
@@ -201,9 +212,9 @@ def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[s
 def speed(seed: int) -> list[NoisyRow]:
     """Measure log L with its gradient, begun nearby, by the number of nodes."""
     case, rows = van_der_pol(), list[NoisyRow]()
-    times, _, values = case.simulated(np.random.default_rng(seed))
+    _, _, values = case.simulated(np.random.default_rng(seed))
     for count in _COUNTS:
-        long = case.step * np.arange(count)
+        long: Array = case.step * np.arange(count, dtype=float)
         problem = case.problem(long, np.resize(np.concatenate([values, values[::-1]]), count))
         likelihood = PathLikelihood(*marginal(problem.posed), [case.step])
         y = np.append(likelihood.problem.guess, np.log(case.sigma))
@@ -215,9 +226,7 @@ def speed(seed: int) -> list[NoisyRow]:
     return rows
 
 
-def run(
-    _: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _SETS, seed: int = 0
-) -> Report:
+def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _SETS, seed: int = 0) -> Report:
     """Repeat all cases; `starts` is the number of simulated data sets of each."""
     check(NAME, number_mistakes(starts=starts, seed=seed))
     progress("known likelihoods")
@@ -238,4 +247,6 @@ def run(
     return Report((sheet,), record(NAME, [finite(asdict(row)) for row in rows], data_sets=starts, seed=seed))
 
 
-KIND = Kind(lambda: (NAME,), ("starts", "seed"), run, lambda name: "models with noise: known likelihoods, coverage, speed")
+KIND = Kind(
+    lambda: (NAME,), ("starts", "seed"), run, lambda name: "models with noise: known likelihoods, coverage, speed"
+)

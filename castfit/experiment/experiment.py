@@ -209,10 +209,10 @@ class Experiment(Picklable):
     initial : mapping, optional
         For each state a number, ``free(guess)``, or a CasADi expression of the model's parameters; or what is known of
         it, ``Normal(mean, deviation)``: a free value with this prior, which is integrated out where the model has
-        noises.  States that are left out take the model's own initial value.  For an algebraic state a number: a guess from which its
-        consistent value is sought (1 by default); or its value, where ``consistent(guess)`` says that a differential
-        state follows from it.  Or ``castfit.steady_state(...)``: the steady state that the model
-        had before the experiment.
+        noises.  States that are left out take the model's own initial value.  For an algebraic state a number: a guess
+        from which its consistent value is sought (1 by default); or its value, where ``consistent(guess)`` says that a
+        differential state follows from it.  Or ``castfit.steady_state(...)``: the steady state that the model had
+        before the experiment.
     parameters : mapping, optional
         Parameters of the model that have another value in this experiment: a number, or a CasADi expression of other
         parameters, as in ``{"k": 2 * k_ref, "d": 0.3}``.  Names in expressions, also in those of `initial`, mean the

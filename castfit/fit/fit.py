@@ -156,7 +156,8 @@ def fit(
         else:
             problem = problem.robust(loss, f_scale)
     callable_ = callback is None or callable(callback)
-    noisy = isinstance(problem, (Problem, Posed)) and bool(problem.posed.model.noises)
+    known: Any = problem
+    noisy = isinstance(known, (Problem, Posed)) and bool(known.posed.model.noises)
     given = {
         "transcription": transcription is not None, "solver": solver is not None, "workers": not is_one_of(workers, 1),
         "absolute_sigma": absolute_sigma is not None, "second_start": not is_one_of(second_start, True),
@@ -185,9 +186,7 @@ def fit(
         begin = cast("Any", start)
         return cast(
             "Any",
-            fit_noisy(
-                problem, start=begin, max_time=limit, callback=callback, confidence_level=level, verbose=verbose
-            ),
+            fit_noisy(problem, start=begin, max_time=limit, callback=callback, confidence_level=level, verbose=verbose),
         )
     if isinstance(start, Result):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there

@@ -37,6 +37,7 @@ _SHARP = 1e-11  # the same by the differenced curvature
 _ACCEPTED = 1e-4  # gain still promised where rounding ends the search
 _LONGEST = 1.5  # step of a logarithm
 _FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
+_WIDEST = 0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
 _SINGULAR = 1e-9  # least eigenvalue of the curvature, scaled by its diagonal
 _GUESS = 0.1  # of the size of the data: where an unknown sigma begins
 
@@ -121,26 +122,28 @@ class _Climb:
             out[j] = (ends[0][1] - ends[1][1]) / apart if apart else np.nan
         return 0.5 * (out + out.T)
 
-    def convex(self, H: Array) -> Array:
-        """Return a positive definite matrix near H: absolute eigenvalues of it, scaled by its diagonal."""
-        H = np.where(np.isfinite(H), H, 0.0)
-        unit = np.sqrt(np.maximum(np.abs(np.diag(H)), 1e-12))
-        values, vectors = np.linalg.eigh(H / np.outer(unit, unit))
+    def convex(self, hessian: Array) -> Array:
+        """Return a positive definite matrix near it: with absolute eigenvalues, scaled by its diagonal."""
+        hessian = np.where(np.isfinite(hessian), hessian, 0.0)
+        unit = np.sqrt(np.maximum(np.abs(np.diag(hessian)), 1e-12))
+        values, vectors = np.linalg.eigh(hessian / np.outer(unit, unit))
         values = np.maximum(np.abs(values), 1e-3)
         return (vectors * values) @ vectors.T * np.outer(unit, unit)
 
-    def climb(self, likelihood: PathLikelihood, at: PathEvaluation, B: Array) -> tuple[PathEvaluation, Array, Status]:
+    def climb(
+        self, likelihood: PathLikelihood, at: PathEvaluation, bend: Array
+    ) -> tuple[PathEvaluation, Array, Status]:
         """Search from a point, with a curvature; return where it ended, what became of the curvature, and how."""
         rebuilt = False
         for _ in range(_ITERATIONS):
             if self.stopped is not None:
-                return at, B, self.stopped
+                return at, bend, self.stopped
             free = self.free(at)
             step = np.zeros(at.y.size)
-            step[free] = -np.linalg.solve(B[np.ix_(free, free)], at.gradient[free])
+            step[free] = -np.linalg.solve(bend[np.ix_(free, free)], at.gradient[free])
             promised = -0.5 * float(step @ at.gradient)
             if promised < _FLAT:
-                return at, B, Status.CONVERGED
+                return at, bend, Status.CONVERGED
             there, starts, longest = None, [mode.start for mode in at.modes], np.abs(step[self.log]).max(initial=0.0)
             length = min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0
             for _ in range(_HALVINGS):
@@ -152,31 +155,32 @@ class _Climb:
                 length *= 0.5 if np.isfinite(trial.value) else 0.25
             if there is None:
                 if rebuilt:
-                    return at, B, Status.CONVERGED if promised < _ACCEPTED else Status.STEP_TOO_SMALL
-                B, rebuilt = self.convex(self.curvature(likelihood, at, self.first_widths(at.y))), True
+                    return at, bend, Status.CONVERGED if promised < _ACCEPTED else Status.STEP_TOO_SMALL
+                bend, rebuilt = self.convex(self.curvature(likelihood, at, self.first_widths(at.y))), True
                 continue
             s, change = there.y - at.y, there.gradient - at.gradient
-            Bs = B @ s
-            sBs, sy = float(s @ Bs), float(s @ change)
-            share = 1.0 if sy >= 0.2 * sBs else 0.8 * sBs / (sBs - sy)  # Powell's damping
-            r = share * change + (1.0 - share) * Bs
-            if sBs > 0.0:
-                B = B - np.outer(Bs, Bs) / sBs + np.outer(r, r) / float(s @ r)
+            along = bend @ s
+            bent, sy = float(s @ along), float(s @ change)
+            share = 1.0 if sy >= 0.2 * bent else 0.8 * bent / (bent - sy)  # Powell's damping
+            r = share * change + (1.0 - share) * along
+            if bent > 0.0:
+                bend = bend - np.outer(along, along) / bent + np.outer(r, r) / float(s @ r)
             at, rebuilt = there, False
             self.told(at)
-        return at, B, Status.MAX_ITERATIONS
+        return at, bend, Status.MAX_ITERATIONS
 
     def polished(
-        self, likelihood: PathLikelihood, at: PathEvaluation, B: Array
+        self, likelihood: PathLikelihood, at: PathEvaluation, bend: Array
     ) -> tuple[PathEvaluation, Array, Status]:
         """Take steps with the differenced curvature, which is that of the optimum; go on if that is no minimum."""
-        H = B
+        hessian, promised = bend, np.inf
         for _ in range(_POLISH):
             free = self.free(at)
             if not free.any():
-                return at, H, Status.CONVERGED
-            H = self.curvature(likelihood, at, _STEP / np.sqrt(np.maximum(np.diag(B), 1e-300)))
-            own = H[np.ix_(free, free)]
+                return at, hessian, Status.CONVERGED
+            widths = _STEP / np.sqrt(np.maximum(np.diag(bend), 1e-300))
+            hessian = self.curvature(likelihood, at, np.where(self.log, np.minimum(widths, _WIDEST), widths))
+            own = hessian[np.ix_(free, free)]
             if not definite(own):
                 # A direction in which nothing is known: flat, so that the likelihood is as good everywhere along it.
                 own = self.convex(own)
@@ -184,27 +188,27 @@ class _Climb:
             step[free] = -np.linalg.solve(own, at.gradient[free])
             promised = -0.5 * float(step @ at.gradient)
             if promised < _SHARP or self.stopped is not None:
-                return at, H, self.stopped or Status.CONVERGED
+                return at, hessian, self.stopped or Status.CONVERGED
             longest = np.abs(step[self.log]).max(initial=0.0)
             y = np.clip(at.y + (min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0) * step, self.lower, self.upper)
             there = self.evaluate(likelihood, y, [mode.start for mode in at.modes])
             if not there.value < at.value:
-                return at, H, Status.CONVERGED if promised < _ACCEPTED else Status.STEP_TOO_SMALL
-            at, B = there, self.convex(H)
+                return at, hessian, Status.CONVERGED if promised < _ACCEPTED else Status.STEP_TOO_SMALL
+            at, bend = there, self.convex(hessian)
             self.told(at)
-        return at, H, Status.ACCEPTABLE
+        return at, hessian, Status.CONVERGED if promised < _FLAT else Status.ACCEPTABLE
 
     def first_widths(self, y: Array) -> Array:
         """Return steps of differences where nothing is known of the curvature."""
         return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _FIRST_STEP
 
 
-def definite(H: Array) -> bool:
+def definite(hessian: Array) -> bool:
     """Tell whether a matrix is positive definite by more than rounding, whatever the units."""
-    if not (np.isfinite(H).all() and (np.diag(H) > 0.0).all()):
+    if not (np.isfinite(hessian).all() and (np.diag(hessian) > 0.0).all()):
         return False
-    unit = np.sqrt(np.diag(H))
-    return bool(np.linalg.eigvalsh(H / np.outer(unit, unit)).min() > _SINGULAR)
+    unit = np.sqrt(np.diag(hessian))
+    return bool(np.linalg.eigvalsh(hessian / np.outer(unit, unit)).min() > _SINGULAR)
 
 
 def fit_noisy(
@@ -237,20 +241,18 @@ def fit_noisy(
         lower = np.concatenate([inner.bounds[0], np.log(least)])
         upper = np.concatenate([inner.bounds[1], np.log(most)])
     log = np.concatenate([inner.log, np.ones(len(labels), dtype=np.bool_)])
-    y = np.clip(np.concatenate([theta, np.log(sigma) if labels else []]), lower, upper)
+    y = np.clip(np.concatenate([theta, np.log(np.array(sigma, dtype=float))]), lower, upper)
 
     with Interrupt() as interrupt, np.errstate(all="ignore"):
-        search = _Climb(
-            lower, upper, log, posed.n_data, began + max_time, callback, interrupt, verbose == 2, began
-        )
+        search = _Climb(lower, upper, log, posed.n_data, began + max_time, callback, interrupt, verbose == 2, began)
         likelihood = PathLikelihood(inner, spreads, [_gap(c.times, c.start) for c in inner.conditions])
         found, likelihood, refined = _begun(search, likelihood, y)
-        status, H = Status.START_FAILED, np.full((y.size, y.size), np.nan)
+        status, hessian = Status.START_FAILED, np.full((y.size, y.size), np.nan)
         if found.modes:
             search.told(found)
-            B = search.convex(search.curvature(likelihood, found, search.first_widths(found.y)))
+            bend = search.convex(search.curvature(likelihood, found, search.first_widths(found.y)))
             for _ in range(_LEVELS):
-                found, B, status = search.climb(likelihood, found, B)
+                found, bend, status = search.climb(likelihood, found, bend)
                 if not status.success:
                     break
                 finer = likelihood.divided(2.0)
@@ -262,18 +264,16 @@ def fit_noisy(
                 if abs(refined) < (_STILL if abs(before) > _GAIN * abs(refined) else _SLOW):
                     break
             if status.success:
-                found, H, status = search.polished(likelihood, found, B)
+                found, hessian, status = search.polished(likelihood, found, bend)
     where = found.failure and f" No path was found in '{found.failure}' from there."
-    parts = [status.sentence + (where if not found.modes else ""), *_remarks(search, found, H, status, refined)]
+    parts = [status.sentence + (where if not found.modes else ""), *_remarks(search, found, hessian, status, refined)]
     if not found.modes:
         parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
-    return _result(problem, likelihood, found, H, search, names=names, status=status, refined=refined,
+    return _result(problem, likelihood, found, hessian, search, names=names, status=status, refined=refined,
                    message=" ".join(parts), began=began, confidence_level=confidence_level)  # fmt: skip
 
 
-def _begun(
-    search: _Climb, likelihood: PathLikelihood, y: Array
-) -> tuple[PathEvaluation, PathLikelihood, float]:
+def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEvaluation, PathLikelihood, float]:
     """Refine the stages at the start until they are good enough to estimate anything."""
     found = search.evaluate(likelihood, y, None)
     refined = np.nan
@@ -288,13 +288,13 @@ def _begun(
     return found, likelihood, refined
 
 
-def _remarks(search: _Climb, at: PathEvaluation, H: Array, status: Status, refined: float) -> list[str]:
+def _remarks(search: _Climb, at: PathEvaluation, hessian: Array, status: Status, refined: float) -> list[str]:
     """Say what a user should know of the end."""
     found: list[str] = []
     if not at.modes or not status.success:
         return found
     free = search.free(at)
-    if free.any() and not definite(H[np.ix_(free, free)]):
+    if free.any() and not definite(hessian[np.ix_(free, free)]):
         found.append("The likelihood is flat in some direction, so that there are no standard errors: fix a quantity.")
     if not abs(refined) < _SLOW:
         found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
@@ -302,7 +302,7 @@ def _remarks(search: _Climb, at: PathEvaluation, H: Array, status: Status, refin
 
 
 def _result(
-    problem: Posable, likelihood: PathLikelihood, at: PathEvaluation, H: Array, search: _Climb, *,
+    problem: Posable, likelihood: PathLikelihood, at: PathEvaluation, hessian: Array, search: _Climb, *,
     names: tuple[str, ...], status: Status, refined: float, message: str, began: float, confidence_level: float,
 ) -> PathResult:  # fmt: skip
     posed, n = likelihood.problem, len(names)
@@ -310,9 +310,9 @@ def _result(
     free = search.free(at) if at.modes else np.zeros(n, dtype=np.bool_)
     if at.modes:
         held = {names[j]: "lower" if at.y[j] <= search.lower[j] else "upper" for j in np.flatnonzero(~free)}
-    if status.success and free.any() and definite(H[np.ix_(free, free)]):
+    if status.success and free.any() and definite(hessian[np.ix_(free, free)]):
         slope = np.where(search.log, np.exp(np.where(search.log, at.y, 0.0)), 1.0)
-        inverse = np.linalg.inv(H[np.ix_(free, free)])
+        inverse = np.linalg.inv(hessian[np.ix_(free, free)])
         covariance[np.ix_(free, free)] = inverse * np.outer(slope[free], slope[free])
     tracks, innovations = dict[str, PathTrack](), dict[str, Innovations]()
     for each, mode in zip(likelihood.chains, at.modes, strict=False):

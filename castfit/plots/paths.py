@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import check, suggest
 from castfit.plots._canvas import (
@@ -80,7 +80,7 @@ def paths(
     check("plots.paths", mistakes)
     rows = len(shown) + innovations
     figure = new_figure(WIDTH * max(len(where), 1), HEIGHT * rows + 0.3)
-    panels, drawn = tidy_panels(figure, rows, max(len(where), 1), sharex="col"), {}
+    panels, drawn = tidy_panels(figure, rows, max(len(where), 1), sharex="col"), dict[str, Any]()
     for column, name in enumerate(where):
         seen, condition = result.innovations[name], known[name]
         for row, output in enumerate(shown):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = 1
+_VANISHING = 3.0  # relative standard error of a positive quantity that may be 0
 _TRUSTED, _DOUBTED = 0.5, 0.05  # effective shares of draws
 
 
@@ -47,6 +48,16 @@ class PathBand:
     """A state or output along the path: its most probable values, and where it lies with some probability.
 
     times, values, deviations, lower, upper (n,) : at all nodes: those of data, and those between them
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w = cf.symbols("x w")
+    >>> model = cf.Model({x: 0.5 * w}, noises=[w])
+    >>> experiment = cf.Experiment({"x": [1.0, 1.4, 0.9]}, [1.0, 2.0, 3.0], sigma=0.2, start=0, initial={"x": 1.0})
+    >>> band = cf.fit(cf.Problem(model, experiment)).path("x")
+    >>> [round(float(at), 3) for at in (band.at(2.0), band.deviations[-1])]
+    [1.302, 0.187]
     """
 
     name: str
@@ -60,7 +71,7 @@ class PathBand:
 
     def at(self, times: Any) -> Array:
         """Return values at times between the first and the last node, on lines between nodes."""
-        return np.interp(times, self.times, self.values)
+        return np.asarray(np.interp(np.asarray(times, dtype=float), self.times, self.values), dtype=float)
 
     def __repr__(self) -> str:
         return one_line(f"PathBand('{self.name}' in '{self.experiment}': {self.times.size} nodes)")
@@ -104,6 +115,15 @@ class LaplaceCheck:
     log_likelihood : without the approximation, up to `standard_error`
     correction : by how much it exceeds the approximation
     effective_share : of the draws, in the least favourable experiment: 1 where the approximation is exact
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w = cf.symbols("x w")
+    >>> model = cf.Model({x: -(x**3) + 0.5 * w}, noises=[w])
+    >>> experiment = cf.Experiment({"x": [0.4, 0.9, -0.1, 0.3]}, range(1, 5), sigma=0.2, start=0, initial={"x": 0.5})
+    >>> print(cf.fit(cf.Problem(model, experiment)).laplace_check(200, rng=0))  # doctest: +ELLIPSIS
+    log L = ... without the approximation, ...: nothing against Laplace's approximation here.
     """
 
     log_likelihood: float
@@ -166,9 +186,9 @@ class PathResult(Tabled):
     >>> experiment = cf.Experiment({"x": data}, time=range(1, 13), sigma=0.2, start=0, initial={"x": cf.Normal(0, 10)})
     >>> result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}))
     >>> result.success, round(result.log_likelihood, 2)
-    (True, -12.78)
+    (True, -12.29)
     >>> result.path("x")
-    PathBand('x' in 'experiment 1': 13 nodes)
+    PathBand('x' in 'experiment 1': 25 nodes)
     """
 
     status: Status
@@ -235,8 +255,13 @@ class PathResult(Tabled):
         """Return an estimate by name, with its standard error and interval."""
         if name not in self.values:
             raise InputError("result", [f"'{name}' is not estimated: {suggest(str(name), self.names)}"])
-        held, error = name in self.active, self.standard_errors[name]
-        verdict = "at its bound" if held else ("determined" if np.isfinite(error) else "not determined")
+        error, log = self.standard_errors[name], bool(self.log[self.names.index(name)])
+        if name in self.active:
+            verdict = "at its bound"
+        elif not np.isfinite(error):
+            verdict = "not determined"
+        else:  # a likelihood that is flat towards 0 does not tell how small
+            verdict = "may be 0" if log and error > _VANISHING * self.values[name] else "determined"
         return Estimate(
             self.values[name], name=name, standard_error=error, interval=self.confidence_intervals()[name],
             confidence_level=self.confidence_level, verdict=verdict, unit=self.units.get(name, ""),
@@ -393,10 +418,11 @@ class PathResult(Tabled):
             If the file is no saved result of a model with noises, or of a later version of castfit.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError("PathResult.load", [f"'{path}' is no JSON file: {error}"]) from None
-        version = content.pop("castfit_path_result", None) if isinstance(content, dict) else None
+        content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
+        version = content.pop("castfit_path_result", None)
         if version != FORMAT:
             raise InputError("PathResult.load", [f"'{path}' is no saved result of a model with noises"])
         absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
@@ -432,12 +458,12 @@ class PathResult(Tabled):
         """The sheets and sentences of its summary."""
 
         def known(e: Estimate, shown: str) -> str:
-            return shown if np.isfinite(e.standard_error) else ""
+            return shown if np.isfinite(e.standard_error) and e.verdict != "may be 0" else ""
 
         table = Sheet.of(
             self,
             ("", lambda e: e.name),
-            (">estimate", lambda e: rounded(e.value, e.standard_error)),
+            (">estimate", lambda e: rounded(e.value, e.standard_error if known(e, "-") else np.nan)),
             (">std. error", lambda e: known(e, f"{e.standard_error:.3g}")),
             (
                 f"{100 * self.confidence_level:g} % interval",

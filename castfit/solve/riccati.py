@@ -7,11 +7,11 @@ With free variables u_k that are noise this is smoothing, with controls it is op
 at best is a quadratic in x_k with the Hessian V_k  (Anderson and Moore 1990, section 2.4; Rao, Wright and Rawlings
 1998):
 
-    M_k = H_k + F_k' V_{k+1} F_k = ( .    G' )        V_k = M_xx - G' R^-1 G,     u_k = K_k x_k + kappa_k,  K_k = -R^-1 G
+    M_k = H_k + F_k' V_{k+1} F_k = ( .    G' ),     V_k = M_xx - G' R^-1 G,     u_k = K_k x_k + kappa_k,   K_k = -R^-1 G
                                    ( G    R  )
 
-The matrix of second derivatives by everything that is free, u_0 and all u_k, has the determinant  |R_0| prod |R_k|,  with
-R_0 = I + S' V_0 S.  Its inverse is the covariance of a normal density with this exponent; with Phi = A + B K
+The matrix of second derivatives by everything that is free, u_0 and all u_k, has the determinant  |R_0| prod |R_k|,
+with  R_0 = I + S' V_0 S.  Its inverse is the covariance of a normal density with this exponent; with Phi = A + B K
 
     C_0 = S R_0^-1 S',    C_{k+1} = Phi_k C_k Phi_k' + B_k R_k^-1 B_k',      cov(v_k) from C_k and K_k,
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _potrf: Any = cast("Any", lapack).dpotrf
 _potrs: Any = cast("Any", lapack).dpotrs
+_cholesky: Any = np.linalg.cholesky
+_inverse: Any = np.linalg.inv
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class RiccatiFactor:
 
         u_0 from N(0, R_0^-1), then u_k from N(K_k x_k, R_k^-1), are a draw from the normal density of the exponent.
         """
-        roots = np.linalg.cholesky(self.start_inverse), np.linalg.cholesky(self.inverse)
+        roots: tuple[Array, Array] = _cholesky(self.start_inverse), _cholesky(self.inverse)
         shape = self.gain.shape[0], count, self.gain.shape[1]
         return rng.standard_normal((count, self.S.shape[1])), rng.standard_normal(shape), roots
 
@@ -130,8 +132,7 @@ def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
     V[K] = now = end
     for k in range(K - 1, -1, -1):
         f = F[k]
-        M = f.T.dot(now.dot(f))
-        M += H[k]
+        M = H[k] + f.T.dot(now.dot(f))
         R, failed = _potrf(M[n:, n:], lower=1)
         if failed:
             return None
@@ -140,13 +141,13 @@ def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
         V[k] = now = 0.5 * (now + now.T)
         roots[k] = R
     try:
-        start = np.linalg.cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
+        start: Array = _cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
     except np.linalg.LinAlgError:
         return None
     roots = np.tril(roots)
     diagonals = [np.diagonal(roots, axis1=1, axis2=2).ravel(), np.diag(start)]
-    half = np.linalg.inv(roots)
-    first = np.linalg.inv(start)
+    half: Array = _inverse(roots)
+    first: Array = _inverse(start)
     log_det = 2.0 * float(sum(np.sum(np.log(d)) for d in diagonals))
     if not np.isfinite(log_det):
         return None

@@ -6,8 +6,8 @@ White noise w over a stage of length h is the sum of its first modes (Karhunen a
 
 so that  x_{k+1} = f_k(x_k, c_k, p)  is the model driven by a smooth function, over which one step of the classical
 Runge-Kutta method goes.  For linear models the covariance of x_{k+1} that J modes give is off by O(h^(2 J)), and one of
-any rank is as good as a regular one.  Where noise multiplies states, smooth functions mean Stratonovich's integral (Wong
-and Zakai 1965).  Everything that differs between stages is an argument, so that one graph serves all.
+any rank is as good as a regular one.  Where noise multiplies states, smooth functions mean Stratonovich's integral
+(Wong and Zakai 1965).  Everything that differs between stages is an argument, so that one graph serves all.
 
 Nodes are at the start, at every measured time, where an input or its derivative jumps and where something happens; a
 state change is a stage of its own, of length zero, so that data are read before or after it.  Data are read at nodes.
@@ -77,7 +77,7 @@ class NoisyStageFunctions:
         self.by_p = Mapped("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
         at = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
-        z = self._z(system.t, system.x, system.p, system.u, z0, _FIRST)
+        z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
         along = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
         self.outputs = Mapped("outputs", at, ca.horzcat(along, ca.jacobian(along, system.x)))
         self.algebraic = Mapped("algebraic", at, z)
@@ -95,7 +95,7 @@ class NoisyStageFunctions:
             for i, place in enumerate(self._places):
                 driven[place] = w[i]
             u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
-            z = self._z(t + s, at, driven, u, z, iterations)
+            z = self.algebraic_states(t + s, at, driven, u, z, iterations)
             return self._rates(t + s, at, z, driven, u)[0], z
 
         k1, z = rate(x, 0.0, z, _FIRST)
@@ -104,7 +104,7 @@ class NoisyStageFunctions:
         k4, z = rate(x + h * k3, 1.0, z, _FIRST)
         return ca.densify(x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
 
-    def _z(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX, iterations: int) -> ca.SX:
+    def algebraic_states(self, t: ca.SX, x: ca.SX, p: ca.SX, u: ca.SX, z: ca.SX, iterations: int) -> ca.SX:
         """Return the algebraic states after some iterations of Newton's method, one where they appear linearly."""
         system = self._system
         if not z.numel():
@@ -118,7 +118,7 @@ class NoisyStageFunctions:
 
 
 class NodeCost:
-    """What the data of a row cost; all take t, x, p, u, z0, sigmas, values, known (0, 1), spreads as arrays (..., size).
+    """What the data of a row cost; all take t, x, p, u, z0, sigmas, values, known (0, 1), spreads: arrays (..., size).
 
     sigmas : the unknown standard deviations that are eliminated elsewhere; spreads : what data are weighted by
     """
@@ -129,7 +129,7 @@ class NodeCost:
         sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
         value, known, spread = (ca.SX.sym(name, n_o) for name in ("value", "known", "spread"))
         C, mu = ca.SX.sym("C", system.x.numel(), system.x.numel()), ca.SX.sym("mu", system.x.numel())
-        z = stages._z(system.t, system.x, system.p, system.u, z0, _FIRST)
+        z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
         seen = (*problem.outputs, *problem.spreads)
         graph = ca.Function("seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in seen)))])
         g = ca.SX(graph(system.t, system.x, z, system.p, system.u))
@@ -152,7 +152,9 @@ class NodeCost:
         trace = 0.5 * ca.dot(C, hessian)
         total = cost + trace - ca.dot(mu, gradient)
         self.cost = Mapped("cost", at, cost)
-        self.blocks = Mapped("node_blocks", at, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian)))
+        self.blocks = Mapped(
+            "node_blocks", at, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian))
+        )
         self.trace = Mapped("node_trace", [*at, ca.vec(C)], ca.gradient(trace, system.x))
         self.by_q = Mapped("node_by_q", [*at, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
         observed_slope = ca.horzcat(predictions, spreads, ca.jacobian(predictions, system.x))
@@ -216,7 +218,9 @@ class NoisyChain:
         happens = np.empty(0) if table is None else table.times[(table.times >= start) & (table.times <= condition.end)]
         marks = merge(marks, happens) if happens.size else marks
         pieces = np.maximum(np.ceil(np.diff(marks) / longest * (1.0 - 1e-9)), 1).astype(np.intp)
-        inner = [np.linspace(a, b, n + 1)[:-1] for a, b, n in zip(marks[:-1], marks[1:], pieces.tolist(), strict=True)]
+        inner: list[Array] = [
+            np.linspace(a, b, n + 1)[:-1] for a, b, n in zip(marks[:-1], marks[1:], pieces.tolist(), strict=True)
+        ]
         edges = np.concatenate([*inner, marks[-1:]])
         # A change of states is a stage of its own, between the node before it and the one after it.
         jumps: dict[float, int] = {}
@@ -258,10 +262,12 @@ class NoisyChain:
         self.values, self.spreads = np.where(mask, points.values, 1.0), np.where(mask, points.sigma, 1.0)
         self.row_times = at[:, None]
         names = model.states
-        self.measured_states = [(j, names.index(o)) for j, o in enumerate(problem.outputs) if o in names and mask[:, j].any()]
+        self.measured_states = [
+            (j, names.index(o)) for j, o in enumerate(problem.outputs) if o in names and mask[:, j].any()
+        ]
         """Outputs that are states, and which."""
         last = np.einsum("jc,c->j", self.cubics[flows[-1]], float(self.h[flows[-1], 0]) ** np.arange(4))
-        self.node_inputs = np.concatenate([self.cubics[:, :, 0], last[None]])
+        self.node_inputs: Array = np.concatenate([self.cubics[:, :, 0], last[None]])
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
 
@@ -297,8 +303,8 @@ class NoisyChain:
         """Return the end of stage k (n,) from other states, without noise, and its derivatives (n, n + m)."""
         n, m = x.size, self.functions.m
         if k in self.jumps:
-            u = self.node_inputs[k]
-            end, slope, _ = self._crossing(at, self.jumps[k]).slopes(x, at.natural.e, u, np.zeros(u.size))
+            u: Array = self.node_inputs[k]
+            end, slope, _ = self._crossing(at, self.jumps[k]).slopes(x, at.natural.e, u, np.zeros_like(u))
             return end, np.hstack([slope, np.zeros((n, m))])
         arguments = (x, np.zeros(m), at.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z, np.zeros(n))
         found = self.functions.blocks(*arguments)
@@ -338,8 +344,8 @@ class NoisyChain:
         f, F, bend = found[:, :n, 0].copy(), found[:, :n, 1:].copy(), found[:, n:, 1:].copy()
         by_e: dict[int, Array] = {}
         for k, g in self.jumps.items():
-            u = self.node_inputs[k]
-            f[k], slope, by_e[k] = self._crossing(at, g).slopes(at.x[k], at.natural.e, u, np.zeros(u.size))
+            u: Array = self.node_inputs[k]
+            f[k], slope, by_e[k] = self._crossing(at, g).slopes(at.x[k], at.natural.e, u, np.zeros_like(u))
             F[k], bend[k] = 0.0, 0.0
             F[k, :, :n] = slope
         rows = self.data.blocks(*self._row_arguments(at))
@@ -370,7 +376,7 @@ class NoisyChain:
 
         lam, mu_lam : (K + 1, n), the first of the initial states'
         """
-        K, n, _ = self.shape
+        K, _, _ = self.shape
         mu_v = np.concatenate([mu_x[:-1], mu_c], axis=1)
         weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
         own = self.functions.by_p(*self._stage_arguments(at), lam[1:], *weights, mu_v, mu_lam[1:])[..., 0].copy()
@@ -395,10 +401,11 @@ class NoisyChain:
 
     def _driven(self, M: Array) -> Array:
         """Return weights of F without those of stages of length zero."""
-        if self.jumps:
-            M = M.copy()
-            M[list(self.jumps)] = 0.0
-        return M
+        if not self.jumps:
+            return M
+        out = M.copy()
+        out[list(self.jumps)] = 0.0
+        return out
 
     def _before_levels(self, at: ChainPoint, g: int, by_p: Array, of_e: Array) -> Array:
         """Return the derivative by the parameters themselves of that by those in interval g; the rest goes to e."""

@@ -13,7 +13,8 @@ is searched with its nodes as variables of their own (Bock's multiple shooting) 
 whose steps, determinant and covariances come from one Riccati factor, linear in K.  Let T = 1/2 log |F_uu| in which the
 inverse is held,  z  the nodes and modes.  As z and lam move with q so that the gradient of the Lagrangian stays zero,
 
-    dL/dq = (Lagrangian + T)_q - (Lagrangian_z)_q mu_z - (Lagrangian_lam)_q mu_lam,    KKT matrix (mu_z, mu_lam) = T_(z, lam)
+    dL/dq = (Lagrangian + T)_q - (Lagrangian_z)_q mu_z - (Lagrangian_lam)_q mu_lam,
+    KKT matrix (mu_z, mu_lam) = T_(z, lam)
 
 one more substitution with the same factor, whatever the number of quantities.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +34,7 @@ from castfit.solve.riccati import RiccatiFactor, riccati
 from castfit.transcribe.noisy_stages import MODES, ChainBlocks, ChainPoint, NoisyChain
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_problem import Posed
 
 _ITERATIONS, _HALVINGS = 60, 12
@@ -81,7 +83,7 @@ class ChainLikelihood:
 
     def mode(self, q: Array, sigma: Array, start: PathStart) -> PathMode | None:
         """Search for the most probable path; None where none is found."""
-        chain, S = self.chain, self.S
+        chain = self.chain
         path, lam = (start.x, start.c, start.first, start.z), start.lam
         full, last = False, np.inf
         for iteration in range(_ITERATIONS):
@@ -166,10 +168,8 @@ class ChainLikelihood:
         h = by_v.copy()
         h[:, :n] += of_nodes[:-1]
         d = np.concatenate([np.zeros((1, n)), by_lam])
-        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros(self.S.shape[1]))
-        return chain.by_quantities(
-            at, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers
-        )
+        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(at.first))
+        return chain.by_quantities(at, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers)
 
     def sampled(self, mode: PathMode, rng: np.random.Generator, count: int) -> Array:
         """Return log weights (count,) of paths drawn about the most probable one, which all are 0 where all is linear.
@@ -177,7 +177,7 @@ class ChainLikelihood:
         The noise of a stage is drawn given the state that was drawn before it, as the Riccati factor has it, so that
         paths stay near.  The mean of the weights' exponentials is the likelihood over its approximation.
         """
-        chain, at, (K, n, m) = self.chain, mode.at, self.chain.shape
+        chain, at, (K, n, _) = self.chain, mode.at, self.chain.shape
         first, modes, spread = mode.factor.draws(rng, count)
         half = 0.5 * (np.sum(first**2, axis=1) + np.sum(modes**2, axis=(0, 2)))
         first = at.first + first @ spread[0].T
@@ -206,20 +206,20 @@ class ChainLikelihood:
             if of is not None:
                 noise[:, j] = np.where(chain.known[:, j] > 0, of.noise.deviation(seen[:, j], spread[:, j]), np.nan)
         rows_of = _rows_by_node(chain.node, K)
-        e, P = at.natural.a - at.x[0], S @ S.T
+        e, cov = at.natural.a - at.x[0], S @ S.T
         for k in range(K + 1):
             for r in rows_of[k].tolist():
                 for j in np.flatnonzero(np.isfinite(noise[r])).tolist():
                     g = slopes[r, j]
-                    Pg = P @ g
-                    variance = float(g @ Pg) + noise[r, j] ** 2
+                    along = cov @ g
+                    variance = float(g @ along) + noise[r, j] ** 2
                     expected[r, j], deviation[r, j] = seen[r, j] + float(g @ e), np.sqrt(variance)
-                    e = e + Pg * ((chain.values[r, j] - expected[r, j]) / variance)
-                    P = P - np.outer(Pg, Pg) / variance
+                    e = e + along * ((chain.values[r, j] - expected[r, j]) / variance)
+                    cov = cov - np.outer(along, along) / variance
             if k < K:
                 A, B = factor.F[k, :, :n], factor.F[k, :, n:]
                 e = A @ e - B @ at.c[k]
-                P = A @ P @ A.T + B @ B.T
+                cov = A @ cov @ A.T + B @ B.T
         return expected, deviation
 
     def track(self, mode: PathMode) -> tuple[Array, Array, Array]:
@@ -233,25 +233,25 @@ class ChainLikelihood:
 
     def filtered(self, q: Array, sigma: Array) -> PathStart | None:
         """Return the path of an extended Kalman filter, in information form, for any noise of the data."""
-        chain, (K, n, m) = self.chain, self.chain.shape
+        chain, (K, n, _) = self.chain, self.chain.shape
         at = chain.point(q, sigma, self._still(q))
         if not np.isfinite(at.natural.a).all():
             return None
-        x, P, nodes = at.natural.a.copy(), self.S @ self.S.T, np.empty((K + 1, n))
+        x, cov, nodes = at.natural.a.copy(), self.S @ self.S.T, np.empty((K + 1, n))
         z = at.z.copy()
-        rows_of = [np.flatnonzero(chain.node == k) for k in range(K + 1)] if K < 64 else _rows_by_node(chain.node, K)
+        rows_of = _rows_by_node(chain.node, K)
         for k in range(K + 1):
             if rows_of[k].size:
                 gradient, hessian = chain.data_at(at, rows_of[k], x, z[k])
-                gain = np.linalg.solve(np.eye(n) + P @ positive_part(hessian), P)
-                P = 0.5 * (gain + gain.T)
-                x = x - P @ gradient
+                gain = np.linalg.solve(np.eye(n) + cov @ positive_part(hessian), cov)
+                cov = 0.5 * (gain + gain.T)
+                x = x - cov @ gradient
             nodes[k] = x
             if k < K:
                 x, F = chain.stage_at(at, k, x, z[k])
-                P = F[:, :n] @ P @ F[:, :n].T + F[:, n:] @ F[:, n:].T
+                cov = F[:, :n] @ cov @ F[:, :n].T + F[:, n:] @ F[:, n:].T
                 z[k + 1] = z[k]
-            if not (np.isfinite(x).all() and np.isfinite(P).all()):
+            if not (np.isfinite(x).all() and np.isfinite(cov).all()):
                 return None
         return PathStart(nodes, at.c, at.first, at.z, np.zeros((K + 1, n)))
 
@@ -269,7 +269,7 @@ class ChainLikelihood:
         K, _, m = self.chain.shape
         a = self.chain.condition.link.natural(q).a
         z = np.tile(self.chain.condition.z_guess, (K + 1, 1))
-        return np.tile(a, (K + 1, 1)), np.zeros((K, m)), np.zeros(self.S.shape[1]), z
+        return np.tile(a, (K + 1, 1)), np.zeros((K, m)), np.zeros(int(self.S.shape[1])), z
 
     def moved(self, old: NoisyChain, start: PathStart) -> PathStart:
         """Return a start on this chain from one on a chain with other stages of the same experiment."""
@@ -301,10 +301,10 @@ def positive_part(matrices: Array) -> Array:
     return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
-def _rows_by_node(node: Array, K: int) -> list[Array]:
+def _rows_by_node(node: Index, K: int) -> list[Index]:
     order = np.argsort(node, kind="stable")
     ends = np.searchsorted(node[order], np.arange(K + 2))
-    return [order[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [order[a:b] for a, b in pairwise(ends.tolist())]
 
 
 @dataclass(frozen=True)

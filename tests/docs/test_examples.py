@@ -48,6 +48,7 @@ SLOW = {
     "michaelis_menten",
     "model_comparison",
     "multistart_dask",
+    "nile",
     "oral_doses",
     "outliers",
     "petab_problem",

@@ -98,9 +98,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(case, sets):
 
 def test_everything_at_once_is_fitted():
     x, y, w, k, s, f = cf.symbols("x y w k s f")
-    model = cf.Model(
-        {x: -k * x + s * w, y: k * x - 0.5 * y}, parameters=[k, s, f], noises=[w], outputs={"sum": x + y}
-    )
+    model = cf.Model({x: -k * x + s * w, y: k * x - 0.5 * y}, parameters=[k, s, f], noises=[w], outputs={"sum": x + y})
     t = np.array([0.5, 1.0, 1.0, 2.0, 2.7, 3.1])
     one = cf.Experiment(
         {"x": [1.2, 0.8, 0.7, np.nan, 0.9, 0.6], "sum": [1.9, 1.6, np.nan, 1.5, 2.1, 1.8]}, t, start=0,
@@ -135,7 +133,9 @@ def test_a_dae_is_what_it_is_without_its_algebraic_state():
 def test_a_fit_that_knows_everything_smooths():
     x, w = cf.symbols("x w")
     model = cf.Model({x: 0.3 * w}, noises=[w])
-    experiment = cf.Experiment({"x": [1.0, 1.4, 0.9]}, [1.0, 2.0, 3.0], sigma=0.2, start=0, initial={"x": cf.Normal(1, 1)})
+    experiment = cf.Experiment(
+        {"x": [1.0, 1.4, 0.9]}, [1.0, 2.0, 3.0], sigma=0.2, start=0, initial={"x": cf.Normal(1, 1)}
+    )
     result = cf.fit(cf.Problem(model, experiment))
     assert result.success
     assert result.names == ()
@@ -191,8 +191,8 @@ def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
     assert loaded.with_problem(problem).laplace_check(5, rng=0).draws == 5
     with pytest.raises(cf.InputError, match="give the problem that was fitted"):
         loaded.with_problem(walk(sigma=0.3))
+    (tmp_path / "other.json").write_text("{}")
     with pytest.raises(cf.InputError, match="no saved result"):
-        (tmp_path / "other.json").write_text("{}")
         cf.PathResult.load(tmp_path / "other.json")
     again = pickle.loads(pickle.dumps(result))
     assert again.values == result.values
@@ -229,14 +229,14 @@ def test_arguments_that_do_not_apply_are_refused(options, words):
 
 
 def test_problems_that_cannot_be_are_refused():
-    x, y, w, s, t0 = cf.symbols("x y w s t0")
+    x, w, s, t0 = cf.symbols("x w s t0")
     data: dict[str, Any] = {"data": {"x": [1.0, 2.0, 3.0]}, "time": [1.0, 2.0, 3.0], "sigma": 0.1, "start": 0}
     model = cf.Model({x: -x + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
 
     def refused(words: str, *, model: cf.Model = model, parameters: Any = None, **options: Any) -> None:
         problem: dict[str, Any] = {k: options.pop(k) for k in ("constraints", "state_bounds") if k in options}
+        experiment = cf.Experiment(**{**data, **options})
         with pytest.raises(cf.InputError, match=words):
-            experiment = cf.Experiment(**{**data, **options})
             cf.fit(cf.Problem(model, experiment, parameters={"s": 0.3, **(parameters or {})}, **problem))
 
     refused("constraints and state_bounds do not hold along its path", constraints=[cf.along(x <= 3)])
@@ -276,7 +276,15 @@ def test_noises_that_cannot_be_are_refused(ode, options, words):
 def test_drivers_refuse_problems_with_noises():
     problem = walk()
     words = r"has noises \(w\), which only fit\(problem\) estimates"
-    drivers = (cf.estimate, cf.multistart, cf.scatter_search, cf.incremental, cf.doctor, cf.identifiability, cf.coverage)
+    drivers = (
+        cf.estimate,
+        cf.multistart,
+        cf.scatter_search,
+        cf.incremental,
+        cf.doctor,
+        cf.identifiability,
+        cf.coverage,
+    )
     for driver in (*drivers, lambda given: cf.compare(given, ["single"])):
         with pytest.raises(cf.InputError, match=words):
             driver(problem)

@@ -1,4 +1,4 @@
-"""The likelihood over paths: linear Gaussian models against an independent Kalman filter and smoother, and convergence."""
+"""The likelihood over paths: linear Gaussian models against an independent Kalman filter, smoothing, convergence."""
 
 from __future__ import annotations
 
@@ -129,7 +129,11 @@ def likelihood_of(problem: cf.Problem, longest: float) -> PathLikelihood:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 2**31), n=st.integers(1, 4), n_w=st.integers(1, 2), n_o=st.integers(1, 2), count=st.integers(1, 2)
+    seed=st.integers(0, 2**31),
+    n=st.integers(1, 4),
+    n_w=st.integers(1, 2),
+    n_o=st.integers(1, 2),
+    count=st.integers(1, 2),
 )
 def test_linear_gaussian_models_have_the_likelihood_and_the_path_of_kalman(seed, n, n_w, n_o, count):
     linear = Linear.drawn(seed, n, n_w, n_o, count)
