@@ -127,6 +127,8 @@ def fit(
     Result
         Also for a fit that failed or was interrupted: then ``success`` is False, the parameters are the best point so
         far, and ``message`` says why.
+        Where the model has noises a `PathResult`, by the likelihood of the data over all paths; arguments that mean
+        nothing then are refused.
 
     Raises
     ------
