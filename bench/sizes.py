@@ -1,0 +1,198 @@
+"""``castfit bench sizes``: what the default costs beside every transcription, at every size of the question.
+
+    pde N            diffusion and reaction on N cells, five parameters, seen at three places
+    network N        mass action of N states, 5 N / 3 rates, every state measured
+    experiments N    N experiments with three quantities of their own (castfit._bench.many_experiments)
+    values N         one experiment with N values
+    titration        a DAE whose algebraic equation is steep
+    NAME             a problem of the library
+    textbook NAME, all states NAME    a textbook model, begun a factor of three from the truth
+
+Every fit runs in a process of its own, so that peak memory is its own.  It is fitted twice, and CPU times are those of
+both: the first builds what is built once, and is what a user waits for.  The best transcription is the one of those
+that reach the lowest chi2 (to 1 %) that takes the least time; memory is compared with the least of these.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+import castfit as cf
+from castfit import problems as library
+from castfit._support.status import check
+from castfit._support.text_tables import Sheet
+from castfit.drive.search.compare.benchmarks import Progress
+from castfit.problem.problem import Problem
+
+from .many_experiments import many_experiments, one_long_experiment
+from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
+from .textbook_models import MODELS
+
+NAME = "sizes"
+MAX_TIME = 60.0  # seconds per fit
+_MEMORY = 4.0  # gigabytes, of a process; what needs more ends as what failed
+_ABOVE = 1.01  # of the lowest chi2
+_DEFAULT = "default"
+_PLACES = (0.1, 0.4, 0.8)
+_REACTION = {"D": 0.02, "r": 2.0, "cap": 1.0, "inflow": 0.3, "loss": 0.2}
+
+TRANSCRIPTIONS = ("single", "multiple", "collocation")
+METHODS = (_DEFAULT, *TRANSCRIPTIONS)
+
+Pose = Callable[[], tuple[Problem, Any]]
+
+
+def reaction(cells: int) -> tuple[Problem, Any]:
+    """Return diffusion with growth, u_t = D u_xx + r u (1 - u / cap) - loss u, inflow at one end, by finite volumes."""
+    width = 1.0 / cells
+    u, p = cf.symbols(f"u{i}" for i in range(cells)), dict(zip(_REACTION, cf.symbols(list(_REACTION)), strict=True))
+    flows = [p["inflow"], *(p["D"] * (left - right) / width for left, right in pairwise(u)), 0]
+    rates = {
+        u[i]: (flows[i] - flows[i + 1]) / width + p["r"] * u[i] * (1 - u[i] / p["cap"]) - p["loss"] * u[i]
+        for i in range(cells)
+    }
+    outputs = {f"at {place:g}": u[int(place * cells)] for place in _PLACES}
+    model = cf.Model(rates, parameters=list(p.values()), outputs=outputs, initial=dict.fromkeys(u, 0.05))
+    times = np.linspace(0.25, 4.0, 16)
+    exact = cf.simulate(model, times=times, parameters=_REACTION)
+    noise = np.random.default_rng(2)
+    data = {name: exact[name] + 0.01 * noise.standard_normal(times.size) for name in outputs}
+    experiment = cf.Experiment(data, time=times, sigma=0.01)
+    guesses = {name: cf.Parameter(1.5 * value, lower=0.0) for name, value in _REACTION.items()}
+    return cf.Problem(model, experiment, parameters=guesses), None
+
+
+def mass_action(states: int) -> tuple[Problem, Any]:
+    """Return a ring of conversions with two thirds as many reactions of second order, from starts off by up to 2."""
+    rng = np.random.default_rng(0)
+    count = 5 * states // 3
+    x, k = cf.symbols(f"x{i + 1}" for i in range(states)), cf.symbols(f"k{j + 1}" for j in range(count))
+    rates: list[Any] = [0] * states
+    for j in range(count):
+        a, b, c = (j, -1, (j + 1) % states) if j < states else (int(i) for i in rng.choice(states, 3, replace=False))
+        flow = k[j] * x[a] * (x[b] if b >= 0 else 1)
+        for i, sign in ((a, -1), (b, -1), (c, 1)):
+            if i >= 0:
+                rates[i] += sign * flow
+    model = cf.Model(dict(zip(x, rates, strict=True)), parameters=k)
+    truth = dict(zip((f"k{j + 1}" for j in range(count)), 10 ** rng.uniform(-1, 0.5, count), strict=True))
+    initial = dict(zip((f"x{i + 1}" for i in range(states)), rng.uniform(0.2, 2.0, states), strict=True))
+    times = np.linspace(0.25, 5.0, 20)
+    exact = cf.simulate(model, times=times, parameters=truth, initial=initial)
+    sigma = {name: 0.02 * float(np.abs(exact[name]).max()) for name in initial}
+    data = {name: exact[name] + sigma[name] * rng.standard_normal(times.size) for name in initial}
+    experiment = cf.Experiment(data, time=times, sigma=sigma, initial=initial)
+    guesses = {
+        name: cf.Parameter(value * 2 ** rng.uniform(-1, 1), lower=1e-4, upper=1e4, scale="log")
+        for name, value in truth.items()
+    }
+    return cf.Problem(model, experiment, parameters=guesses), None
+
+
+def titration() -> tuple[Problem, Any]:
+    """Return a weak acid to which base is added: the pH jumps by five units at t = 5."""
+    h, pKa, c, rate, base = cf.symbols("pH pKa c rate base")
+    volume, ten = 0.05, np.log(10.0)
+    exp: Any = ca.exp
+    H, Ka = exp(-ten * h), exp(-ten * pKa)
+    charge = H + 0.1 * base / (volume + base) - 1e-14 / H - c * volume / (volume + base) * Ka / (Ka + H)
+    model = cf.Model({base: rate}, algebraic={h: charge}, parameters=[pKa, c, rate])
+    times = np.linspace(0, 10, 41)
+    exact = cf.simulate(
+        model, times=times, parameters={"pKa": 4.76, "c": 0.1, "rate": 0.01}, initial={"base": 0.0, "pH": 3.0}
+    )
+    data = exact["pH"] + 0.05 * np.random.default_rng(0).standard_normal(41)
+    experiment = cf.Experiment({"pH": data}, time=times, sigma=0.05, initial={"base": 0.0, "pH": 3.0})
+    parameters = {"pKa": 4.3, "c": cf.Parameter(0.08, 0, 1), "rate": cf.Parameter(0.01, fixed=True)}
+    return cf.Problem(model, experiment, parameters=parameters), None
+
+
+def _textbook(name: str, *, every: bool) -> tuple[Problem, Any]:
+    model = MODELS[name]
+    rng = np.random.default_rng(tuple(MODELS).index(name))
+    start = {name: value * 3 ** rng.uniform(-1, 1) for name, value in model.truth.items()}
+    return model.all_states() if every else model.one_output(), start
+
+
+def _of_library(name: str) -> tuple[Problem, Any]:
+    benchmark = library.load(name)
+    return benchmark.problem, benchmark.starts["reference"]
+
+
+CASES: dict[str, Pose] = {
+    **{f"pde {n}": (lambda n=n: reaction(n)) for n in (20, 50, 100, 200, 500, 1000)},
+    **{f"network {n}": (lambda n=n: mass_action(n)) for n in (10, 20, 40, 80, 120, 240)},
+    **{f"experiments {n}": (lambda n=n: (many_experiments(n), None)) for n in (1, 10, 100, 1000, 10_000)},
+    **{f"values {n}": (lambda n=n: (one_long_experiment(n), None)) for n in (10, 100, 1000, 10_000, 100_000)},
+    "titration": titration,
+    **{name: (lambda name=name: _of_library(name)) for name in library.names()},
+    **{f"textbook {name}": (lambda name=name: _textbook(name, every=False)) for name in MODELS},
+    **{f"all states {name}": (lambda name=name: _textbook(name, every=True)) for name in MODELS},
+}
+"""Cases by name: a problem, and where to begin."""
+
+
+@dataclass(frozen=True)
+class SizedFit:
+    """One case by one method.
+
+    Attributes
+    ----------
+    case, method, transcription, status : str
+        `transcription` is the one that found the result.
+    chi2 : float
+        inf where the fit ended in no solution.
+    first, again : float
+        CPU seconds of the first fit in its process, compilers included, and of the second.
+    memory : float
+        Megabytes at the peak.
+    iterations : int
+    """
+
+    case: str
+    method: str
+    transcription: str
+    status: str
+    chi2: float
+    first: float
+    again: float
+    memory: float
+    iterations: int
+
+
+def measured(case: str, method: str, max_time: float) -> SizedFit:
+    """Fit one case by one method in this process, twice."""
+    most = int(_MEMORY * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    problem, start = CASES[case]()
+    took: list[float] = []
+    result = None
+    for _ in range(2):
+        began = _cpu()
+        result = cf.fit(problem, None if method == _DEFAULT else method, start=start, max_time=max_time)
+        took.append(_cpu() - began)
+        if took[0] > max_time / 2:  # nothing is to be learned from the second
+            took.append(took[0])
+            break
+    assert result is not None
+    unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes, or kilobytes
+    chi2 = result.objective if result.success else np.inf
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    return SizedFit(case, method, result.transcription, result.status.value, chi2, took[0], took[1], peak,
+                    result.iterations)  # fmt: skip
+
+
+def _cpu() -> float:
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
