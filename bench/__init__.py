@@ -13,6 +13,7 @@ from . import (
     adjoint_scaling,
     adjoint_table,
     collection,
+    costs,
     coverage,
     many_experiments,
     paper_tables,
@@ -22,6 +23,7 @@ from . import (
     residual_tests,
     scaling,
     searches,
+    sizes,
     sweep,
     textbook,
 )
@@ -45,6 +47,8 @@ KINDS = (
     population.KIND,
     textbook.KIND,
     ablation.KIND,
+    sizes.KIND,
+    costs.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

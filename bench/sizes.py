@@ -10,7 +10,8 @@
 
 Every fit runs in a process of its own, so that peak memory is its own.  It is fitted twice, and CPU times are those of
 both: the first builds what is built once, and is what a user waits for.  The best transcription is the one of those
-that reach the lowest chi2 (to 1 %) that takes the least time; memory is compared with the least of these.
+that reach the lowest objective (chi2 to 1 %) that takes the least time; the default's
+memory is compared with its.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -43,7 +43,8 @@ from .textbook_models import MODELS
 NAME = "sizes"
 MAX_TIME = 60.0  # seconds per fit
 _MEMORY = 4.0  # gigabytes, of a process; what needs more ends as what failed
-_ABOVE = 1.01  # of the lowest chi2
+_ABOVE = 0.01  # of chi2
+_NEAR, _NEAR_MEMORY = 1.5, 2.0
 _DEFAULT = "default"
 _PLACES = (0.1, 0.4, 0.8)
 _REACTION = {"D": 0.02, "r": 2.0, "cap": 1.0, "inflow": 0.3, "loss": 0.2}
@@ -152,8 +153,8 @@ class SizedFit:
     ----------
     case, method, transcription, status : str
         `transcription` is the one that found the result.
-    chi2 : float
-        inf where the fit ended in no solution.
+    objective, margin : float
+        chi2 or -2 log L, inf where the fit ended in no solution; by how much it may exceed the lowest.
     first, again : float
         CPU seconds of the first fit in its process, compilers included, and of the second.
     memory : float
@@ -165,7 +166,8 @@ class SizedFit:
     method: str
     transcription: str
     status: str
-    chi2: float
+    objective: float
+    margin: float
     first: float
     again: float
     memory: float
@@ -188,11 +190,128 @@ def measured(case: str, method: str, max_time: float) -> SizedFit:
             break
     assert result is not None
     unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes, or kilobytes
-    chi2 = result.objective if result.success else np.inf
+    objective = result.objective if result.success else np.inf
+    margin = _ABOVE * (result.chi2 if result.measure == "chi2" else result.n_data)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-    return SizedFit(case, method, result.transcription, result.status.value, chi2, took[0], took[1], peak,
+    return SizedFit(case, method, result.transcription, result.status.value, objective, margin, took[0], took[1], peak,
                     result.iterations)  # fmt: skip
 
 
 def _cpu() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def run_sizes(
+    *,
+    methods: Sequence[str] = METHODS,
+    problems: Sequence[str] | None = None,
+    max_time: float = MAX_TIME,
+    progress: Progress = lambda _: None,
+) -> Iterator[tuple[SizedFit, ...]]:
+    """Fit every case by every method, one case after the other.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Of `METHODS`.
+    problems : sequence of str, optional
+        Beginnings of cases; by default all.
+    max_time : float
+        Seconds per fit.
+    progress : callable
+        Told what is being done.
+
+    Raises
+    ------
+    InputError
+        For unknown names or numbers out of range.
+    """
+    wanted = [c for c in CASES if problems is None or any(c.startswith(b) for b in problems)]
+    missing = [b for b in problems or () if not any(c.startswith(b) for c in CASES)]
+    mistakes = unknown_mistakes("method", methods, METHODS) + unknown_mistakes("case", missing, CASES)
+    check(NAME, [*mistakes, *number_mistakes(max_time=max_time)])
+
+    def rows() -> Iterator[tuple[SizedFit, ...]]:
+        for case in wanted:
+            found: list[SizedFit] = []
+            for method in methods:
+                progress(f"{NAME}: {case}, {method}")
+                context = multiprocessing.get_context("spawn")
+                with ProcessPoolExecutor(1, mp_context=context) as pool:
+                    try:
+                        found.append(pool.submit(measured, case, method, max_time).result())
+                    except (MemoryError, BrokenProcessPool) as error:
+                        lost = type(error).__name__
+                        found.append(SizedFit(case, method, "", lost, np.inf, 0.0, np.inf, np.inf, np.inf, 0))
+            yield tuple(found)
+
+    return rows()
+
+
+def good(fits: Sequence[SizedFit]) -> list[SizedFit]:
+    """Return those that reached the lowest objective of a case, to 1 % of chi2 or what that is in -2 log L."""
+    lowest = min(fit.objective for fit in fits)
+    return [fit for fit in fits if fit.objective <= lowest + fit.margin and np.isfinite(fit.objective)]
+
+
+def ratios(fits: Sequence[SizedFit]) -> tuple[float, float]:
+    """Return time and memory of the default over those of the best transcription; inf where it found something poorer.
+
+    One, where no transcription found what the default did.
+    """
+    found = good(fits)
+    default = next((fit for fit in fits if fit.method == _DEFAULT), None)
+    others = [fit for fit in found if fit.method != _DEFAULT]
+    if default is None or default not in found:
+        return np.inf, np.inf
+    if not others:
+        return 1.0, 1.0
+    best = min(others, key=lambda fit: fit.again)
+    return default.again / best.again, default.memory / best.memory
+
+
+def shown(cases: Sequence[Sequence[SizedFit]]) -> tuple[Sheet | str, ...]:
+    """Return one row per fit, and what the default costs beside the best transcription."""
+    told = {fit: ratios(fits) for fits in cases for fit in fits if fit.method == _DEFAULT}
+    sheet = Sheet.of(
+        [fit for fits in cases for fit in fits],
+        ("case", lambda f: f.case),
+        ("method", lambda f: f.method),
+        ("found by", lambda f: f.transcription.partition(" (")[0]),
+        ("ended", lambda f: f.status),
+        (">objective", lambda f: f"{f.objective:.6g}"),
+        (">first", lambda f: f"{f.first:.3g} s"),
+        (">again", lambda f: f"{f.again:.3g} s"),
+        (">memory", lambda f: f"{f.memory:.0f} MB"),
+        (">iterations", lambda f: f"{f.iterations}"),
+        (">time", lambda f: f"{told[f][0]:.2f}" if f in told else ""),
+        (">memory", lambda f: f"{told[f][1]:.2f}" if f in told else ""),
+    )
+    if not told:
+        return (sheet,)
+    time_, memory = (np.array(of) for of in zip(*told.values(), strict=True))
+    within = float(np.mean((time_ <= _NEAR) & (memory <= _NEAR_MEMORY)))
+    return sheet, "", (
+        f"default: within {_NEAR:g} times the CPU time and {_NEAR_MEMORY:g} times the memory of the best transcription "
+        f"in {within:.0%} of {time_.size} cases; at most {time_.max():.2f} and {memory.max():.2f} times"
+    )  # fmt: skip
+
+
+def _run(
+    name: str,
+    progress: Progress,
+    methods: Sequence[str] = METHODS,
+    problems: Sequence[str] | None = None,
+    max_time: float = MAX_TIME,
+) -> Report:
+    rows, stopped = collected(run_sizes(methods=methods, problems=problems, max_time=max_time, progress=progress))
+    records = [asdict(fit) for fits in rows for fit in fits]
+    return Report(shown(rows), record(name, records, castfit=cf.__version__, **stopped))
+
+
+KIND = Kind(
+    lambda: (NAME,),
+    ("methods", "problems", "max_time"),
+    _run,
+    lambda _: "the default beside every transcription, at every size of the question",
+)

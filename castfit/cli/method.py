@@ -37,7 +37,7 @@ def add_parts(parser: Any) -> None:
     parser.add_argument(
         "--transcription",
         choices=TRANSCRIPTIONS,
-        help="(default: collocation; for a PEtab file single, which begins at its nominal values)",
+        help="(default: single or collocation, by predicted time; for a PEtab file single, from its nominal values)",
     )
     parser.add_argument(
         "--solver",

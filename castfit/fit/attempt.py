@@ -24,6 +24,7 @@ from castfit.solve.staged import violated
 from castfit.solve.stationarity import finished, still_falls
 
 if TYPE_CHECKING:
+    from castfit.fit.choice import Choice
     from castfit.fit.methods import Solver, Transcription
     from castfit.problem.compiled_problem import Posed
     from castfit.solve.staged import Array, Evaluation, Layout, StagedProblem
@@ -157,6 +158,7 @@ class FitRun:
     verify: bool = True
     second_start: bool = True
     retry: bool = True
+    choice: Choice | None = None
     iterations: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,10 +23,11 @@ from castfit._support.status import check
 from castfit._support.time_limit import Interrupt, Stopped, watched
 from castfit.fit.attempt import FitRun, started_from
 from castfit.fit.build_result import estimate, reproduced
+from castfit.fit.choice import choose
 from castfit.fit.delay_refinement import DelayNodes
 from castfit.fit.laplace_kinks import LaplaceKinks, kinks_of
 from castfit.fit.maximum_likelihood import most_likely
-from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.fit.refinement import FitQuestion, solved
 from castfit.fit.smoothing_weights import SmoothnessWeights
 from castfit.fit.start.decomposition.search import Decomposed, Origin, decompose
@@ -39,7 +40,9 @@ from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable, Problem, kind_mistakes
 from castfit.result.result import Result
 from castfit.simulate.simulate import Nodes
+from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration
+from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -76,8 +79,9 @@ def fit(
     ----------
     problem : Problem or Posed
     transcription : SingleShooting, MultipleShooting or Collocation, optional
-        By default collocation on elements that are refined until the solution agrees with the integrator.  Or a name:
-        "single", "multiple", "collocation", also with the solver, as in "multiple/ipopt".
+        By default single shooting or collocation, whichever is predicted to take less time; the message says which was
+        chosen and why (see castfit.fit.choice).  Or a name: "single", "multiple", "collocation", also with the solver,
+        as in "multiple/ipopt".
     solver : GaussNewton, Ipopt or Sqp, optional
         By default Gauss-Newton, if the transcription gives what it needs; or a name: "gauss_newton", "ipopt", "sqp",
         "box" (Gauss-Newton in a trust region for parameters known to decades).
@@ -167,8 +171,7 @@ def fit(
     }  # fmt: skip
     mistakes = _noisy_mistakes(given, start) if noisy else kind_mistakes(problem)
     mistakes += option_mistakes(("callback", callback, callable_, "give a function of one Iteration"))
-    asked, chosen = (None, None) if noisy else (transcription, solver)
-    asked, chosen = parts_from(asked, chosen, mistakes)
+    asked, by = given_parts(None, None, mistakes) if noisy else given_parts(transcription, solver, mistakes)
     level, limit = real(confidence_level), real(max_time)
     known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
@@ -193,8 +196,8 @@ def fit(
     if isinstance(start, Result):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
     once = _Fit(
-        asked, chosen, began + limit, callback, verbose, level, absolute_sigma,
-        second_start=second_start, retry=retry, verify=verify,
+        asked, by, began + limit, callback, verbose, level, absolute_sigma,
+        second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
     )  # fmt: skip
     question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
     with Interrupt(), lanes_divided(workers), _line_of(verbose):
@@ -225,8 +228,8 @@ def _refinements(problem: Posed, *, verify: bool) -> list[type[DelayNodes | Smoo
 class _Fit:
     """What `fit` was asked for, checked; the problem and the start are what refinements change."""
 
-    asked: Transcription
-    solver: Solver
+    asked: Transcription | None
+    given: Solver | None
     deadline: float
     callback: Callable[[Iteration], Any] | None
     verbose: int | None
@@ -235,22 +238,28 @@ class _Fit:
     second_start: bool
     retry: bool
     verify: bool
+    divided: bool
 
     def fit(self, question: FitQuestion) -> Result:
         """Fit once, with the delay lines, weights of smoothness and signs that the question has."""
         began = time.perf_counter()
-        problem, start, asked = question.problem, question.start, self.asked
+        problem, start, asked, choice = question.problem, question.start, self.asked or Collocation(), None
         limit = self.deadline - began
         with watched(limit), _line_of(self.verbose) as line:
             if line is not None:
                 line("before the first iteration")
             posed = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
             origin = _origin(posed, asked, start, limit)
+            nodes = nodes_of(posed, start) if isinstance(start, Result) else origin.nodes
+            if self.asked is None:
+                straight = self.given is None and (self.retry or question.near)
+                choice = choose(posed, origin.theta, states=bool(nodes), workers=self.divided, straight=straight)
+                asked = choice.first
             with suppress(Stopped):  # the solver will notice
-                if isinstance(start, Result):
-                    asked = at_trajectory(posed, asked, origin.theta, start)
-                elif origin.nodes is not None:
-                    asked = started_from(posed, asked, origin.theta, origin.nodes)
+                if nodes and isinstance(asked.states, str):
+                    asked = started_from(posed, asked, origin.theta, nodes)
+                    if choice is not None and choice.then is not None:
+                        choice = replace(choice, then=started_from(posed, choice.then, origin.theta, nodes))
             tell: Callable[[str], None] = say if self.verbose else lambda _: None
             if origin.note:
                 tell(origin.note)
@@ -259,13 +268,14 @@ class _Fit:
             deadline = began + limit if origin.ended is None else began
             run = FitRun(
                 posed,
-                self.solver,
+                self.given or GaussNewton(),
                 deadline,
                 _reporter(self.callback, self.verbose, line, deadline),
                 tell,
                 verify=self.verify,
                 second_start=self.second_start and not question.near,
                 retry=self.retry and not question.near,
+                choice=choice,
             )
             ended = (search if posed.least_squares else most_likely)(run, asked, origin.theta)
             ended = never_above_start(run, ended, asked, origin.theta)
@@ -274,7 +284,7 @@ class _Fit:
         rounding = reproduced(run.problem, staged, found.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
         parts = (
-            *(solution.status.sentence, solution.detail, rounding, origin.note),
+            *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
             *(*ended.notes, remark, solution.status.remedy),
         )
         message, seconds = " ".join(part for part in parts if part), time.perf_counter() - began
@@ -287,11 +297,13 @@ class _Fit:
         return result
 
 
-def _worker_mistakes(workers: Any, asked: Transcription) -> list[str]:
+def _worker_mistakes(workers: Any, asked: Transcription | None) -> list[str]:
     """Say what is wrong with workers, or why they would have nothing to do."""
     wrong = worker_mistakes(workers)
     alone = not isinstance(workers, Executor) and workers == 1
-    if wrong or alone or getattr(asked, "integrates", True):  # a transcription of the user's own need not say so
+    if (
+        wrong or alone or asked is None or getattr(asked, "integrates", True)
+    ):  # a transcription of the user's own need not say so
         return wrong
     remedy = "use SingleShooting() or MultipleShooting(), or leave workers away"
     return [f"workers is {text(workers)}, but {asked.label} integrates nothing that could be divided; {remedy}"]

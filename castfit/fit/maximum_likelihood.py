@@ -39,6 +39,8 @@ def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     run.iterations, run.tries = squares.iterations, squares.tries + 1
     near = first.attempt
     at = completed(problem, plain, near.theta, theta)
+    if run.choice is not None:
+        asked = near.transcription  # by which it was found
     transcription = asked
     with suppress(Stopped):  # the solver will notice
         transcription = started_from(problem, asked, at, near.nodes)

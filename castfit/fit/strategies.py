@@ -3,6 +3,7 @@
 A search solves, refines, solves again, and lets the model itself verify the end (castfit.fit.attempt).  The first one
 begins
 
+    as castfit.fit.choice says, where no transcription was asked for;
     at the simulation of the start, where that already describes the data: nothing is closer;
     else as the transcription says, by default at the measured states.
 
@@ -31,6 +32,7 @@ from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
+from castfit.fit.choice import Outlook, available_memory, prices, size_of
 from castfit.fit.start.local_search import HORIZONS, descend, grow, harden
 from castfit.fit.start.matching import matching
 from castfit.fit.start.search_problem import Scene, scene_of
@@ -55,6 +57,9 @@ FIRST = "the start"
 
 _LOWER = 1e-5  # of half the squares, or of 1: what costs differ by when they are those of other points
 _EXACT = 1e4  # times what rounding leaves: data that are reproduced exactly, where costs are errors of integration
+_STRAIGHT = 15  # iterations of a search that went straight to what it found
+_SILENT = 0.05  # half the mean square of residuals, in known sigmas, below which sigmas are no measure
+_LITTLE = 2.0  # seconds, where costs were measured, within which it does not matter what comes first
 _UNFELT = 1e-7  # response to a doubling of a parameter, of residuals relative to the signal, of gaps to the states
 
 
@@ -71,9 +76,11 @@ class Strategy(ABC):
     """A way to go on where the first search does not describe the data.
 
     words : what it is called in messages
+    work : the transcription that it solves by, and how many fits by that it takes, about
     """
 
     words: ClassVar[str]
+    work: ClassVar[tuple[str, float]] = "collocation", 1.0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(): {self.words}"
@@ -114,6 +121,7 @@ class GrowingHorizons(Strategy):
     """
 
     words = "ever longer horizons"
+    work = "single", 5.0
 
     def __init__(self, *, partly: bool) -> None:
         self.partly = partly
@@ -141,6 +149,7 @@ class SoftEquations(Strategy):
     """States that are constant at first, and equations that harden (castfit.fit.start.soft_start)."""
 
     words = "constant states and soft equations"
+    work = "collocation", 3.0
 
     def suits(self, problem: Posed, asked: Transcription) -> bool:
         """Tell whether there are states of which nothing is measured, and none that trigger events."""
@@ -155,6 +164,16 @@ class SoftEquations(Strategy):
     def lead(self, scene: Scene, theta: Array, budget: StrategyBudget) -> tuple[Array, float]:
         """Harden along one of the ramps."""
         return harden(scene, theta, budget.seconds, RAMPS[str(budget.rng.choice(["long", "short"]))])
+
+
+class OtherTranscription(Strategy):
+    """What follows where the transcription that was chosen first finds nothing."""
+
+    words = "collocation"
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Begin as it says."""
+        return asked, theta
 
 
 class SimulatedStates(Strategy):
@@ -189,6 +208,7 @@ class FromSingleShooting(Strategy):
     """Single shooting from the same start."""
 
     words = "single shooting from the same start"
+    work = "single", 1.0
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Integrate from the beginning."""
@@ -236,7 +256,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     FromSingleShooting(),
     BOX,
 )
-"""In the order in which they are tried; what each of them won is in docs/compared/strategies.md."""
+"""In the order in which they are tried where all are cheap; what each of them won: docs/compared/strategies.md."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +271,11 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     """Search from theta, and by other strategies until the data are described."""
     theta, note = _located(run, asked, theta)
     opening, begun = begin(run, asked, theta)
-    run.say(f"{asked.label}, {run.solver.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
+    if run.choice is not None and run.choice.solver is not None:
+        most = run.choice.solver.max_iter if run.retry else GaussNewton().max_iter  # what is all must suffice
+        opening = replace(opening, solver=replace(run.choice.solver, max_iter=most), second_start=None)
+    by = opening.solver or run.solver
+    run.say(f"{asked.label}, {by.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
     run.strategies.append(FIRST)
     first = run.attempt(opening)
     found, recovery = _recovered(run, first, theta) if run.retry else (first, "")
@@ -283,20 +307,27 @@ def never_above_start(run: FitRun, ended: SearchEnd, asked: Transcription, theta
 
 def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]:
     """Try further until something describes the data; return the best attempt, and a sentence about it."""
-    best, asked, status = first, first.transcription, first.solution.status
+    asked, status = first.transcription, first.solution.status
     if isinstance(asked, Collocation) and not is_one_of(asked.elements, "auto") and status is Status.INACCURATE:
         return first, ""  # no start makes the elements more accurate
+    then = None if run.choice is None else run.choice.then
+    # Where noise is unknown, or none at all, a long way may have led to a poorer optimum that looks like a good one.
+    unknown = first.staged.layout.n_groups > 0 or first.linear.half_square < _SILENT * run.problem.n_data
+    doubted = then is not None and unknown and first.solution.iterations > _STRAIGHT
+    if first.ended or (first.good and not doubted):
+        return first, ""
+    best, refused = first, ""
     tried: list[str] = []
     winner, confirmed = 0, False
     with suppress(Stopped):
-        for strategy in STRATEGIES:
+        ways, refused = _affordable(run, asked if then is None else then, theta)
+        ways.sort(key=lambda way: not (doubted and isinstance(way, OtherTranscription)))
+        for strategy in ways:
             # Where the first search failed, noise that is large may hide an optimum that is not the best one.
-            enough = best.good if status.success else best.clear
+            enough = (best.good if status.success else best.clear) and not doubted
             if enough or best.ended or run.remaining <= 0:
                 break
-            if not strategy.suits(run.problem, asked):
-                continue
-            now = strategy.outcome(run, best, asked, theta, status.value)
+            now = strategy.outcome(run, best, asked if then is None else then, theta, status.value)
             if now is None:
                 continue
             tried.append(strategy.words)
@@ -305,13 +336,36 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
                 best, winner = now, len(tried)
             if now.ended or confirmed:
                 break
+        if best is first and then is not None and status is Status.MAX_ITERATIONS and run.remaining > 0:
+            again = asked.transcribe(run.problem, first.theta)
+            best = first = run.attempt(SolveStaging(asked, again, solver=GaussNewton("box")))
     if best is first and confirmed:
         return best, f"Found again by {tried[-1]}."
     if best is first:
-        return best, f"Also tried, no better: {', '.join(tried)}." if tried else ""
+        return best, " ".join([f"Also tried, no better: {', '.join(tried)}."] * bool(tried) + [refused] * bool(refused))
     # A search that ended elsewhere, or nowhere, is part of how this came about.
     how = "ended at a poorer optimum" if status.success else f"failed ({status.value})"
     return best, f"The first search {how}; this was found by try {winner}, {best.staging.what}."
+
+
+def _affordable(run: FitRun, asked: Transcription, theta: Array) -> tuple[list[Strategy], str]:
+    """Return what suits, in the order in which it is tried, and a sentence about what needs more memory than there is.
+
+    What is predicted to take little time keeps the order in which it won most; of the rest the cheaper comes first.
+    """
+    choice = run.choice
+    ways: list[Strategy] = [s for s in STRATEGIES if s.suits(run.problem, asked)]
+    if choice is not None and choice.then is not None:
+        ways = [OtherTranscription(), *ways]
+    elif choice is not None and not has_states(asked):
+        ways = [GROWING, *ways]
+    costs, there = prices(Outlook.of(run.problem, theta)), available_memory()
+    refused = [s.words for s in ways if costs[s.work[0]].memory > there]
+    ways = [s for s in ways if s.words not in refused]
+    decades = {s: np.ceil(np.log10(max(s.work[1] * costs[s.work[0]].seconds / _LITTLE, 1.0))) for s in ways}
+    least = min((costs[s.work[0]].memory for s in STRATEGIES if s.words in refused), default=0.0)
+    sentence = f"Not tried, for want of memory ({size_of(least)}): {', '.join(refused)}." if refused else ""
+    return sorted(ways, key=lambda s: decades[s]), sentence
 
 
 def _solvable(run: FitRun, staging: SolveStaging) -> SolveStaging:

@@ -43,7 +43,7 @@ from castfit.integrate.lanes import (
     shift_cubics,
     shift_slopes,
 )
-from castfit.integrate.options import SUNDIALS, IntegratorOptions, method_of, sundials
+from castfit.integrate.options import SUNDIALS, IntegratorOptions, method_of, pattern, sundials
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -187,6 +187,16 @@ class Integrator:
         return "rosenbrock" if self.method in SUNDIALS else ""
 
     @property
+    def factorization(self) -> tuple[int, int]:
+        """Products and entries of a factorization of the model's Jacobian, by other methods without fill."""
+        n = self.n_x + self.n_z
+        if self._stepping is None:
+            entries = pattern(self.graph)[0].size + n
+            return entries, entries
+        order = self._stepping.model.elimination
+        return (n**3 // 3, n**2) if order is None else (order.targets.size, order.at.size)
+
+    @property
     def worth_compiling(self) -> bool:
         """Whether it pays to let the model be compiled, which was not asked for so far."""
         return self._stepping is not None and self._stepping.model.worth_compiling
@@ -296,7 +306,7 @@ class Integrator:
         self._polish(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
-        out = Trajectories(x, z, _in_order(failures), kept=found.kept)
+        out = Trajectories(x, z, _in_order(failures), kept=found.kept, steps=int(found.counts[:, 0].sum()))
         if directions is None or found.dx is None:
             return out, None
         still, dp, spans = directions

@@ -85,7 +85,7 @@ class Trajectories:
     """States x (L, m, n_x) and algebraic states z (L, m, n_z) at the output times; NaN in lanes that failed.
 
     `rescued` tells the lanes that another integrator than the chosen one has integrated; `kept` is what an integrator
-    keeps for the sensitivities of the same lanes.
+    keeps for the sensitivities of the same lanes.  `steps` were taken, 0 where the integrator does not tell.
     """
 
     x: Array
@@ -93,6 +93,7 @@ class Trajectories:
     failures: tuple[LaneFailure, ...]
     rescued: tuple[int, ...] = ()
     kept: Any = field(default=None, compare=False, repr=False)
+    steps: int = 0
 
     def __getitem__(self, lanes: Sequence[int]) -> Trajectories:
         place = {lane: i for i, lane in enumerate(lanes)}

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _FINEST = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
 _FAST = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants
 _NEAR = 1e-3  # of an element: no boundary is needed so near to data
-_FIRST_ELEMENTS = 20  # "auto" begins with at least so many, and with the measured times
+
+FIRST_ELEMENTS = 20
+"""Of an experiment: "auto" begins with at least so many, and with the measured times."""
 
 
 @public("castfit")
@@ -175,6 +177,6 @@ class Collocation:
 def _first(data: Array, *nodes: Array) -> Array:
     """Return the first elements: boundaries at data and nodes, and at equal distances where none of them is near."""
     marks = merge(data, *nodes)
-    equal = np.linspace(float(marks[0]), float(marks[-1]), _FIRST_ELEMENTS + 1)
+    equal = np.linspace(float(marks[0]), float(marks[-1]), FIRST_ELEMENTS + 1)
     apart = np.abs(equal[:, None] - marks).min(axis=1) > _NEAR * (equal[1] - equal[0])
     return merge(marks, equal[apart])

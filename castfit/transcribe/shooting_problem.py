@@ -474,6 +474,19 @@ class ShootingProblem(TranscribedProblem):
         assert self.steep is not None
         return evaluation, self.steep.sweep(found)
 
+    def steps(self, v: Array) -> int:
+        """Return how many steps a simulation takes; 0 where the integrator does not tell."""
+        return sum(run.found.steps for run in self._swept(v)[1].runs)
+
+    def visited(self, v: Array, most: int) -> Iterator[tuple[float, Array, Array, Array, Array]]:
+        """Return time, states, algebraic states, p and inputs at up to `most` points of every experiment."""
+        _, sweep = self._swept(v)
+        for i, (chain, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
+            p = np.broadcast_to(_at_points(chain, natural.p, natural.e), (*chain.staging.times.shape, self._n_p))
+            points = list(np.ndindex(chain.staging.times.shape))
+            for at in points[:: -(-len(points) // most)]:
+                yield float(chain.staging.times[at]), sweep.x[i][at], sweep.z[i][at], p[at], chain.inputs[at]
+
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v

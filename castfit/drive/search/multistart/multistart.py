@@ -31,6 +31,7 @@ from castfit.drive.search.multistart.result import (
     StartRow,
 )
 from castfit.drive.search.multistart.sampling import DrawnStarts, draw, screened
+from castfit.fit.choice import choose
 from castfit.fit.fit import fit
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.fit.start.decomposition.blocks import decomposition_mistakes
@@ -155,6 +156,8 @@ def multistart(
     if is_count(screen, 2) and draws.again is None:
         mistakes.append("the starts are given, so none is the best of several draws; leave out screen=")
     check("multistart", mistakes)
+    if transcription is None:
+        asked = choose(problem.posed, problem.posed.guess, straight=False).first
     draws = screened(problem, draws, int(screen), deadline)
     run = run.cleaned()
     job = run.freeze("multistart", "problem, transcription and solver", (problem, asked, chosen))

@@ -1,0 +1,288 @@
+"""Which transcription a fit begins with that names none: the one that is predicted to take the least time.
+
+    outlook      sizes, pattern, steps of one simulation from the start, what is measured
+    features     numbers to which the work of an iteration, and its memory, are in proportion
+    prices       features times what they cost where it was measured (measured_costs.json, by ``castfit bench costs``),
+                 times how many iterations such models take
+
+Measured costs are those of one machine; only their ratios decide, and they are shipped, so that the choice depends on
+neither the machine nor its load.  The memory that is there may only refuse.
+
+Single shooting goes down from the start in a box; where it gets nowhere, or ends where data are not described,
+collocation follows, and the strategies of castfit.fit.strategies.  Collocation comes first where it costs less, and
+where the model cannot be simulated from the start to its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.casadi_functions import Built
+from castfit._support.time_limit import Stopped
+from castfit.integrate.options import SUNDIALS
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.residual_plausibility import suspicious
+from castfit.transcribe.collocation import FIRST_ELEMENTS, Collocation
+from castfit.transcribe.single_shooting import SingleShooting
+from castfit.transcribe.trajectory import every_state_measured
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.fit.methods import Transcription
+    from castfit.model.model import Model
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.transcribe.shooting_problem import ShootingProblem
+
+COSTS = Path(__file__).with_name("measured_costs.json")
+"""What `castfit bench costs` writes."""
+
+PROBE = GaussNewton("box", max_iter=40)
+"""How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
+
+_ALIKE = 1.5  # prices between which something else decides
+_MUCH = 10.0  # times the price of single shooting, for which what collocation alone can use is given up
+_MATTERS = 1e8  # bytes that do
+_STIFF = 10.0  # time constants that decay within an element
+_LOOKED_AT = 10  # points of a trajectory, of each of the first few experiments
+_EXPERIMENTS = 4
+_FEW = 60  # states whose eigenvalues are computed
+_UNKNOWN_STEPS = 200  # of an experiment, by integrators that do not tell
+_DEGREE = Collocation().degree
+
+_SLOPES: Built[Model, ca.Function] = Built()
+"""The Jacobian of each model by its states and algebraic states."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a fit is in for.
+
+    n_x, n_z : states and algebraic states
+    n_q : quantities of an experiment, at most
+    experiments, points, rows : numbers of experiments, of measured times, of measured values
+    elements : of collocation, to begin with
+    steps : of one simulation of all experiments
+    products, entries : of a factorization of the model's Jacobian, multiplications and entries
+    method : which integrator
+    measured : whether every state is
+    stiff : whether something decays far within an element of collocation
+    reached : whether the model was simulated from the start to its end
+    described : whether that describes the data
+    """
+
+    n_x: int
+    n_z: int
+    n_q: int
+    experiments: int
+    points: int
+    rows: int
+    elements: int
+    steps: int
+    products: int
+    entries: int
+    method: str = "esdirk"
+    measured: bool = False
+    stiff: bool = False
+    reached: bool = True
+    described: bool = False
+
+    @classmethod
+    def of(cls, problem: Posed, theta: Array) -> Outlook:
+        """Look at a problem from a start theta (n_theta,)."""
+        staged, steps = SingleShooting().transcribe(problem, theta), 0
+        reached = described = stiff = False
+        with suppress(Stopped):  # no time to simulate: the solver will notice
+            at = staged.evaluate(staged.start)
+            reached, steps = at.ok, staged.steps(staged.start)
+            described = at.ok and not suspicious(staged, at)
+            dae = bool(problem.model.algebraic_states)
+            stiff = dae or (reached and _stiffness(problem, staged) > _STIFF)
+        n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
+        integrator = staged.groups[0].integrator
+        products, entries = integrator.factorization
+        times = [np.unique(c.times).size for c in problem.conditions]
+        marks = [np.unique(np.concatenate([[c.start], c.times, c.breakpoints])).size for c in problem.conditions]
+        return cls(
+            n_x=n_x,
+            n_z=n_z,
+            n_q=max(c.theta.size for c in problem.conditions),
+            experiments=len(problem.conditions),
+            points=sum(times),
+            rows=problem.n_data,
+            elements=sum(marks) + FIRST_ELEMENTS * len(marks),
+            steps=steps or _UNKNOWN_STEPS * len(marks),
+            products=products,
+            entries=entries,
+            method=integrator.method,
+            measured=every_state_measured(problem),
+            stiff=stiff,
+            reached=reached,
+            described=described,
+        )
+
+    @property
+    def kind(self) -> str:
+        """Which models took as many iterations."""
+        return ("measured" if self.measured else "partly measured") + (", stiff" if self.stiff else "")
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a fit is predicted to take: seconds where costs were measured, and bytes beside those of the problem."""
+
+    seconds: float
+    memory: float
+
+
+def features(outlook: Outlook) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Return what the time of an iteration, and its memory, are in proportion to, by transcription."""
+    o = outlook
+    n, n_q, K = o.n_x + o.n_z, o.n_q, o.elements
+    m = _DEGREE * n
+    single = "single, SUNDIALS" if o.method in SUNDIALS else "single"
+    return {
+        single: (
+            (1.0, o.experiments, o.points, o.rows * n_q, o.steps * n, o.steps * o.products, o.steps * n_q * o.entries),
+            (1.0, o.points * n * n_q, o.rows * n_q),
+        ),
+        "collocation": (
+            (1.0, o.experiments, K, K * m * (o.n_x + n_q), K * m * m * (m + o.n_x + n_q), K * o.n_x**2 * (o.n_x + n_q)),
+            (1.0, K * m, K * m * (m + o.n_x + n_q), K * o.n_x * (o.n_x + n_q)),
+        ),
+    }
+
+
+@cache
+def measured_costs() -> Mapping[str, Any]:
+    """Return the table that is shipped."""
+    return json.loads(COSTS.read_text(encoding="utf-8"))
+
+
+def prices(outlook: Outlook) -> dict[str, Price]:
+    """Predict what fits by single shooting and by collocation take."""
+    costs = measured_costs()
+    found: dict[str, Price] = {}
+    for name, (time, memory) in features(outlook).items():
+        kind = name.partition(",")[0]
+        iterations = costs["iterations"][kind][outlook.kind]
+        seconds = float(np.dot(costs["seconds"][name], time))
+        found[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], memory)))
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a fit begins with, by another solver than its own or None, what follows if that finds nothing, and why."""
+
+    first: Transcription
+    solver: GaussNewton | None
+    then: Transcription | None
+    sentence: str
+
+
+def choose(
+    problem: Posed, theta: Array, *, states: bool = False, workers: bool = False, straight: bool = True
+) -> Choice:
+    """Choose the transcription with which a fit begins at theta (n_theta,).
+
+    states : whether it also begins at the states of a trajectory
+    workers : whether integration is divided among some
+    straight : whether it may go down from the start in a box, and go on otherwise from there
+    """
+    if any(c.schedule.triggers for c in problem.conditions):
+        why = "Single shooting was chosen: it alone can follow events that states trigger."
+        return Choice(SingleShooting(), None, None, why)
+    straight = straight and not (problem.path or problem.relations)
+    return chosen(Outlook.of(problem, theta), states=states, workers=workers, straight=straight)
+
+
+def chosen(outlook: Outlook, *, states: bool = False, workers: bool = False, straight: bool = True) -> Choice:
+    """Choose by an outlook; see `choose`."""
+    single, elements, there = SingleShooting(), Collocation(), available_memory()
+    one, other = (prices(outlook)[name] for name in ("single", "collocation"))
+    if other.memory > there:
+        size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
+        why = f"Single shooting was chosen; collocation was not tried: {size}."
+        return Choice(single, replace(PROBE, max_iter=GaussNewton().max_iter) if straight else None, None, why)
+    probe, then = (PROBE, elements) if straight else (None, None)
+    if workers:
+        return Choice(single, probe, then, "Single shooting was chosen: its integrations are what workers divide.")
+    if not outlook.reached:
+        why = "Collocation was chosen: from the start the model is not simulated to its end."
+        return Choice(elements, None, None, why)
+    ratio = other.seconds / one.seconds
+    alike = 1 / _ALIKE < ratio < _ALIKE
+    if (states and not outlook.described) or not straight:
+        cheaper = ratio > _MUCH
+    elif not alike:
+        cheaper = ratio > 1.0
+    elif max(one.memory, other.memory) > _MATTERS:
+        cheaper = one.memory < other.memory
+    else:  # data say where states begin, or nothing does
+        cheaper = not outlook.measured
+    taken, left = ("Single shooting", "collocation") if cheaper else ("Collocation", "single shooting")
+    times, size = (ratio, other.memory) if cheaper else (1 / ratio, one.memory)
+    much = (
+        "about as long"
+        if alike
+        else f"an estimated {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times its time"
+    )
+    memory = f", and {size_of(size)}" if size > _MATTERS else ""
+    why = f"{taken} was chosen: {left} takes {much}{memory}."
+    return Choice(single, probe, then, why) if cheaper else Choice(elements, None, None, why)
+
+
+def available_memory() -> float:
+    """Return how many bytes there are for more; infinitely many where the system does not tell."""
+    found = [np.inf]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found.append(1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+            found.append(most - float(pages) * resource.getpagesize())
+    return max(min(found), 0.0)
+
+
+def _stiffness(problem: Posed, staged: ShootingProblem) -> float:
+    """Return how many time constants of the fastest decay an element of collocation is long, at most."""
+    if len(problem.model.states) > _FEW:
+        return 0.0
+    longest = max(_longest_element(c) for c in problem.conditions[:_EXPERIMENTS])
+    slopes: Any = _SLOPES.get(problem.model, _slopes)
+    fastest = 0.0
+    for point in islice(staged.visited(staged.start, _LOOKED_AT), _LOOKED_AT * _EXPERIMENTS):
+        matrix = np.array(slopes(*point), dtype=float)
+        if np.isfinite(matrix).all():
+            fastest = max(fastest, float(-np.linalg.eigvals(matrix).real.min()))
+    return fastest * longest
+
+
+def _longest_element(condition: Condition) -> float:
+    marks = np.unique(np.concatenate([[condition.start], condition.times]))
+    return min(float(np.diff(marks).max(initial=0.0)), (condition.end - condition.start) / FIRST_ELEMENTS)
+
+
+def _slopes(model: Model) -> ca.Function:
+    system = model.system
+    return system.function("slopes", ca.densify(ca.jacobian(system.ode, system.x)))
+
+
+def size_of(memory: float) -> str:
+    """Say how much memory something takes."""
+    return f"{memory / 1e9:.2g} GB" if memory >= 1e9 else f"{memory / 1e6:.0f} MB"

@@ -1,0 +1,151 @@
+"""What a fit begins with that names no transcription, and in which order others follow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit._bench import costs, sizes
+from castfit.fit import choice, strategies
+from castfit.fit.attempt import FitRun
+from castfit.fit.choice import Outlook, Price, chosen, features, measured_costs, prices
+from tests.builders import decay_problem, lotka_volterra
+
+SMALL = Outlook(
+    n_x=3, n_z=0, n_q=5, experiments=1, points=20, rows=60, elements=40, steps=150, products=10, entries=9
+)  # fmt: skip
+LARGE = replace(SMALL, n_x=200, products=2000, entries=1000, steps=300)
+MANY = replace(SMALL, experiments=1000, points=20_000, rows=60_000, elements=40_000, steps=150_000)
+
+
+@pytest.fixture(autouse=True)
+def plenty(monkeypatch):
+    monkeypatch.setattr(choice, "available_memory", lambda: 1e15)
+    monkeypatch.setattr(strategies, "available_memory", lambda: 1e15)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
+def test_the_one_that_is_chosen_is_the_cheapest_by_the_table(size, measured):
+    outlook = replace(size, measured=measured)
+    of = prices(outlook)
+    found = chosen(outlook)
+    name = "single" if isinstance(found.first, cf.SingleShooting) else "collocation"
+    other = {"single": "collocation", "collocation": "single"}[name]
+    if not 2 / 3 < of[name].seconds / of[other].seconds < 1.5:
+        assert of[name].seconds < of[other].seconds
+    elif max(of[name].memory, of[other].memory) > 1e8:
+        assert of[name].memory < of[other].memory
+    else:
+        assert (name == "collocation") == measured
+    times = r"(about as long|an estimated [\d.]+ times its time)"
+    assert re.fullmatch(
+        rf"(Single shooting|Collocation) was chosen: [a-z ]+ takes {times}(, and .* [GM]B)?\.", found.sentence
+    )
+    assert (found.then is None) == (name == "collocation")
+
+
+def test_prices_are_features_times_the_table():
+    table, of = measured_costs(), prices(SMALL)
+    time, memory = features(SMALL)["collocation"]
+    iterations = table["iterations"]["collocation"][SMALL.kind]
+    assert of["collocation"].seconds == pytest.approx(iterations * np.dot(table["seconds"]["collocation"], time))
+    assert of["collocation"].memory == pytest.approx(np.dot(table["bytes"]["collocation"], memory))
+    kinds = {replace(SMALL, measured=m, stiff=s).kind for m in (True, False) for s in (True, False)}
+    assert all(kinds == set(of_kind) for of_kind in table["iterations"].values())
+
+
+def test_dense_blocks_are_dear_where_there_are_many_states():
+    few, many = prices(SMALL), prices(LARGE)
+    assert many["collocation"].seconds / few["collocation"].seconds > 100
+    assert isinstance(chosen(replace(LARGE, measured=True)).first, cf.SingleShooting)
+
+
+def test_collocation_comes_first_where_the_start_leads_nowhere():
+    lost = replace(SMALL, reached=False)
+    assert isinstance(chosen(lost).first, cf.Collocation)
+    assert isinstance(chosen(SMALL, states=True).first, cf.Collocation)
+    assert isinstance(chosen(replace(LARGE), states=True).first, cf.SingleShooting)  # more than ten times as dear
+
+
+def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
+    least = prices(SMALL)["collocation"].memory
+    monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * least)
+    found = chosen(replace(SMALL, measured=True))
+    assert isinstance(found.first, cf.SingleShooting)
+    assert found.then is None
+    assert "not tried: it takes an estimated" in found.sentence
+    monkeypatch.setattr(choice, "available_memory", lambda: 1.0)
+    result = cf.fit(lotka_volterra())
+    assert result.success
+    assert result.transcription == "single shooting"
+
+
+def test_rescues_begin_with_the_cheapest(monkeypatch):
+    problem = lotka_volterra().posed
+    run = FitRun(problem, cf.GaussNewton(), np.inf, None, lambda _: None)
+
+    def ordered(single: float, collocation: float) -> list[str]:
+        of = {"single": Price(single, 1.0), "collocation": Price(collocation, 1e9)}
+        monkeypatch.setattr(strategies, "prices", lambda _: of)
+        ways, sentence = strategies._affordable(run, cf.Collocation(), problem.guess)
+        return [way.words for way in ways] + [sentence]
+
+    usual = ordered(0.01, 0.01)
+    assert usual[:-1] == [s.words for s in strategies.STRATEGIES if s.suits(problem, cf.Collocation())]
+    dear = ordered(0.01, 1e4)
+    by_single = ["ever longer horizons", "single shooting from the same start", "going down from the start in a box"]
+    assert dear[:3] == by_single
+    assert sorted(dear) == sorted(usual)
+    monkeypatch.setattr(strategies, "available_memory", lambda: 1e8)
+    assert "states from simulation" in ordered(0.01, 0.01)[-1]
+    assert "states from simulation" not in ordered(0.01, 0.01)[:-1]
+
+
+def test_the_choice_is_said_once_and_its_result_is_that_of_the_name():
+    problem = sizes.reaction(20)[0]
+    result = cf.fit(problem)
+    assert str(result).count("Single shooting was chosen: collocation takes an estimated ") == 1
+    named = cf.fit(problem, "collocation")
+    assert "chosen" not in named.message
+    assert result.chi2 == pytest.approx(named.chi2, rel=1e-6)
+
+
+def test_where_single_shooting_finds_nothing_collocation_follows():
+    problem, start = sizes.CASES["goodwin"]()
+    result = cf.fit(problem, start=start)
+    assert result.success
+    assert result.strategies[:2] == ("the start", "collocation")
+    assert result.described
+
+
+def test_workers_are_given_work():
+    assert "workers" in cf.fit(decay_problem(), workers=2).message
+
+
+def test_costs_are_measured_and_told_by_features():
+    rows = list(costs.run_costs(cases=("textbook decay", "experiments 1")))
+    assert {row.method for row in rows} == {"single", "collocation"}
+    table = costs.table(rows, {})
+    for row in rows:
+        assert np.dot(table["seconds"][row.method], row.of_time) == pytest.approx(row.seconds, rel=0.5)
+
+
+def test_coefficients_are_found():
+    rng = np.random.default_rng(0)
+    A = rng.uniform(0.1, 10.0, (20, 3))
+    assert costs.coefficients(A, A @ [1.0, 0.0, 2.0]) == pytest.approx([1.0, 0.0, 2.0], abs=1e-3)
+
+
+def test_ratios_of_sizes_are_those_of_the_best_transcription():
+    def one(method: str, objective: float, again: float, memory: float) -> sizes.SizedFit:
+        return sizes.SizedFit("case", method, method, "converged", objective, 0.1, again, again, memory, 5)
+
+    fits = [one("default", 10.05, 2.0, 300.0), one("single", 10.0, 1.0, 100.0), one("multiple", 12.0, 0.1, 50.0)]
+    assert sizes.ratios(fits) == (2.0, 3.0)
+    assert sizes.ratios([one("default", 13.0, 2.0, 300.0), *fits[1:]]) == (np.inf, np.inf)
+    assert "default: within" in sizes.shown([fits])[-1]
