@@ -59,7 +59,7 @@ _LOWER = 1e-5  # of half the squares, or of 1: what costs differ by when they ar
 _EXACT = 1e4  # times what rounding leaves: data that are reproduced exactly, where costs are errors of integration
 _STRAIGHT = 15  # iterations of a search that went straight to what it found
 _SILENT = 0.05  # half the mean square of residuals, in known sigmas, below which sigmas are no measure
-_LITTLE = 2.0  # seconds, where costs were measured, within which it does not matter what comes first
+_LITTLE = 30.0  # seconds, where costs were measured, within which it does not matter what comes first
 _UNFELT = 1e-7  # response to a doubling of a parameter, of residuals relative to the signal, of gaps to the states
 
 
@@ -334,6 +334,7 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
             confirmed = status.success and now.confirms(best)
             if strategy.preferred(now, best):
                 best, winner = now, len(tried)
+            doubted = doubted and not now.good
             if now.ended or confirmed:
                 break
         if best is first and then is not None and status is Status.MAX_ITERATIONS and run.remaining > 0:
