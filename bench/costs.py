@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 import castfit as cf
 from castfit._support.text_tables import Sheet
 from castfit.drive.search.compare.benchmarks import Progress
-from castfit.fit.choice import COSTS, PROBE, Outlook, features
+from castfit.fit.choice import COSTS, PROBE, Prospect, features
 from castfit.problem.problem import Problem
 
 from .library import machine
@@ -69,8 +69,8 @@ def timed(case: str, problem: Problem, kind: str) -> IterationCost | None:
     def fit() -> Any:
         return cf.fit(problem, kind, SOLVERS[kind], retry=False)
 
-    outlook = Outlook.of(problem.posed, problem.posed.guess)
-    name, of = next(item for item in features(outlook).items() if item[0].partition(",")[0] == kind)
+    prospect = Prospect.of(problem.posed, problem.posed.guess)
+    name, of = next(item for item in features(prospect).items() if item[0].partition(",")[0] == kind)
     tracemalloc.start()
     result = fit()
     peak = tracemalloc.get_traced_memory()[1]
@@ -97,10 +97,10 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
             problem, place = pose(MODELS[name]), tuple(MODELS).index(name)
             for k in range(starts):
                 start = MODELS[name].far_start((0, k, place))
-                outlook = Outlook.of(problem.posed, problem.posed.theta_from(start))
+                prospect = Prospect.of(problem.posed, problem.posed.theta_from(start))
                 for kind, solver in SOLVERS.items():
                     most = PROBE if kind == "single" else solver
-                    counts[kind][outlook.kind].append(cf.fit(problem, kind, most, start=start, retry=False).iterations)
+                    counts[kind][prospect.kind].append(cf.fit(problem, kind, most, start=start, retry=False).iterations)
     return {kind: {of: round(float(np.mean(n)), 1) for of, n in found.items()} for kind, found in counts.items()}
 
 

@@ -1,6 +1,6 @@
 """Which transcription a fit begins with that names none: the one that is predicted to take the least time.
 
-    outlook      sizes, pattern, steps of one simulation from the start, what is measured
+    prospect      sizes, pattern, steps of one simulation from the start, what is measured
     features     numbers to which the work of an iteration, and its memory, are in proportion
     prices       features times what they cost where it was measured (measured_costs.json, by ``castfit bench costs``),
                  times how many iterations such models take
@@ -65,7 +65,7 @@ _SLOPES: Built[Model, ca.Function] = Built()
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Prospect:
     """What a fit is in for.
 
     n_x, n_z : states and algebraic states
@@ -98,7 +98,7 @@ class Outlook:
     described: bool = False
 
     @classmethod
-    def of(cls, problem: Posed, theta: Array) -> Outlook:
+    def of(cls, problem: Posed, theta: Array) -> Prospect:
         """Look at a problem from a start theta (n_theta,)."""
         staged, steps = SingleShooting().transcribe(problem, theta), 0
         reached = described = stiff = False
@@ -145,9 +145,9 @@ class Price:
     memory: float
 
 
-def features(outlook: Outlook) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Return what the time of an iteration, and its memory, are in proportion to, by transcription."""
-    o = outlook
+    o = prospect
     n, n_q, K = o.n_x + o.n_z, o.n_q, o.elements
     m = _DEGREE * n
     single = "single, SUNDIALS" if o.method in SUNDIALS else "single"
@@ -169,13 +169,13 @@ def measured_costs() -> Mapping[str, Any]:
     return json.loads(COSTS.read_text(encoding="utf-8"))
 
 
-def prices(outlook: Outlook) -> dict[str, Price]:
+def prices(prospect: Prospect) -> dict[str, Price]:
     """Predict what fits by single shooting and by collocation take."""
     costs = measured_costs()
     found: dict[str, Price] = {}
-    for name, (time, memory) in features(outlook).items():
+    for name, (time, memory) in features(prospect).items():
         kind = name.partition(",")[0]
-        iterations = costs["iterations"][kind][outlook.kind]
+        iterations = costs["iterations"][kind][prospect.kind]
         seconds = float(np.dot(costs["seconds"][name], time))
         found[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], memory)))
     return found
@@ -204,13 +204,13 @@ def choose(
         why = "Single shooting was chosen: it alone can follow events that states trigger."
         return Choice(SingleShooting(), None, None, why)
     straight = straight and not (problem.path or problem.relations)
-    return chosen(Outlook.of(problem, theta), states=states, workers=workers, straight=straight)
+    return chosen(Prospect.of(problem, theta), states=states, workers=workers, straight=straight)
 
 
-def chosen(outlook: Outlook, *, states: bool = False, workers: bool = False, straight: bool = True) -> Choice:
-    """Choose by an outlook; see `choose`."""
+def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, straight: bool = True) -> Choice:
+    """Choose by an prospect; see `choose`."""
     single, elements, there = SingleShooting(), Collocation(), available_memory()
-    one, other = (prices(outlook)[name] for name in ("single", "collocation"))
+    one, other = (prices(prospect)[name] for name in ("single", "collocation"))
     if other.memory > there:
         size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
         why = f"Single shooting was chosen; collocation was not tried: {size}."
@@ -218,19 +218,19 @@ def chosen(outlook: Outlook, *, states: bool = False, workers: bool = False, str
     probe, then = (PROBE, elements) if straight else (None, None)
     if workers:
         return Choice(single, probe, then, "Single shooting was chosen: its integrations are what workers divide.")
-    if not outlook.reached:
+    if not prospect.reached:
         why = "Collocation was chosen: from the start the model is not simulated to its end."
         return Choice(elements, None, None, why)
     ratio = other.seconds / one.seconds
     alike = 1 / _ALIKE < ratio < _ALIKE
-    if (states and not outlook.described) or not straight:
+    if (states and not prospect.described) or not straight:
         cheaper = ratio > _MUCH
     elif not alike:
         cheaper = ratio > 1.0
     elif max(one.memory, other.memory) > _MATTERS:
         cheaper = one.memory < other.memory
     else:  # data say where states begin, or nothing does
-        cheaper = not outlook.measured
+        cheaper = not prospect.measured
     taken, left = ("Single shooting", "collocation") if cheaper else ("Collocation", "single shooting")
     times, size = (ratio, other.memory) if cheaper else (1 / ratio, one.memory)
     much = (

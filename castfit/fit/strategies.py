@@ -32,7 +32,7 @@ from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
-from castfit.fit.choice import Outlook, available_memory, prices, size_of
+from castfit.fit.choice import Prospect, available_memory, prices, size_of
 from castfit.fit.start.local_search import HORIZONS, descend, grow, harden
 from castfit.fit.start.matching import matching
 from castfit.fit.start.search_problem import Scene, scene_of
@@ -360,7 +360,7 @@ def _affordable(run: FitRun, asked: Transcription, theta: Array) -> tuple[list[S
         ways = [OtherTranscription(), *ways]
     elif choice is not None and not has_states(asked):
         ways = [GROWING, *ways]
-    costs, there = prices(Outlook.of(run.problem, theta)), available_memory()
+    costs, there = prices(Prospect.of(run.problem, theta)), available_memory()
     refused = [s.words for s in ways if costs[s.work[0]].memory > there]
     ways = [s for s in ways if s.words not in refused]
     decades = {s: np.ceil(np.log10(max(s.work[1] * costs[s.work[0]].seconds / _LITTLE, 1.0))) for s in ways}

@@ -12,10 +12,10 @@ import castfit as cf
 from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
-from castfit.fit.choice import Outlook, Price, chosen, features, measured_costs, prices
+from castfit.fit.choice import Price, Prospect, chosen, features, measured_costs, prices
 from tests.builders import decay_problem, lotka_volterra
 
-SMALL = Outlook(
+SMALL = Prospect(
     n_x=3, n_z=0, n_q=5, experiments=1, points=20, rows=60, elements=40, steps=150, products=10, entries=9
 )  # fmt: skip
 LARGE = replace(SMALL, n_x=200, products=2000, entries=1000, steps=300)
@@ -31,9 +31,9 @@ def plenty(monkeypatch):
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
 def test_the_one_that_is_chosen_is_the_cheapest_by_the_table(size, measured):
-    outlook = replace(size, measured=measured)
-    of = prices(outlook)
-    found = chosen(outlook)
+    prospect = replace(size, measured=measured)
+    of = prices(prospect)
+    found = chosen(prospect)
     name = "single" if isinstance(found.first, cf.SingleShooting) else "collocation"
     other = {"single": "collocation", "collocation": "single"}[name]
     if not 2 / 3 < of[name].seconds / of[other].seconds < 1.5:

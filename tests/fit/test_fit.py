@@ -292,6 +292,6 @@ def test_threads_change_no_number():
         assert one.covariance.tobytes() == two.covariance.tobytes()
         assert one.iterations == two.iterations
     with pytest.raises(cf.InputError, match=r"workers is 2, but collocation .* integrates nothing that could be div"):
-        cf.fit(problem, workers=2)
+        cf.fit(problem, "collocation", workers=2)
     with pytest.raises(cf.InputError, match="workers is 0; give a number, 1 or more"):
         cf.fit(problem, workers=0)

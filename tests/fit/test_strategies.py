@@ -81,9 +81,10 @@ def test_a_start_that_already_fits_is_recognised(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 2])
-def test_the_default_is_not_worse_than_single_shooting_from_elsewhere(seed):
+def test_collocation_is_not_worse_than_single_shooting_from_elsewhere(seed):
     problem, start = brusselator(seed), {"a": 1.3, "b": 3.5, "g": 3.0}
-    result, alone = cf.fit(problem, start=start), cf.fit(problem, start=start, retry=False)
+    result = cf.fit(problem, "collocation", start=start)
+    alone = cf.fit(problem, "collocation", start=start, retry=False)
     assert result.success
     assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
     assert alone.chi2 > 10 * result.chi2
@@ -97,8 +98,8 @@ def test_the_default_is_not_worse_than_single_shooting_from_elsewhere(seed):
     assert max(entry.get("try", 0) for entry in result.history) == 1
 
 
-def test_the_default_recovers_from_a_poor_start():
-    result = cf.fit(epidemic(), start={"beta": 5.0, "gamma": 5.0, "rho": 1.0})
+def test_collocation_recovers_from_a_poor_start():
+    result = cf.fit(epidemic(), "collocation", start={"beta": 5.0, "gamma": 5.0, "rho": 1.0})
     assert result.success
     assert result.goodness.described
     assert "The first search ended at a poorer optimum; this was found by try 1" in result.message

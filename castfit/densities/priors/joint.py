@@ -218,7 +218,7 @@ def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value
     >>> experiment = cf.Experiment({"i": [0.02, 0.05, 0.10]}, time=[1, 2, 3], sigma=0.01)
     >>> guess = {"b": 1.0, "g": cf.Parameter(0.3, lower=0)}
     >>> problem = cf.Problem(model, experiment, parameters=guess, priors=cf.lasso("g", weight=100.0))
-    >>> print(cf.fit(problem).message)
+    >>> print(cf.fit(problem, "collocation").message)
     The optimality conditions hold to the requested tolerance. At the kink of the prior: g.
     """
     return replace(penalty("lasso", names, weight, towards, on), absolute=True)
