@@ -41,7 +41,8 @@ def published(thing: Any, module: str, name: str) -> Any:
         thing = _behind_door(thing, called)
     else:
         _with_doors(thing, called)
-    thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
+    if thing.__module__ != "castfit":  # the shortest address stays, whichever module is imported last
+        thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
     return thing
 
 

@@ -111,7 +111,7 @@ RUNS = {
     "estimate": (lambda **o: cf.estimate(decay(), **o), "candidates: chi2 "),
     "incremental": (lambda **o: cf.incremental(decay(), horizons=[1, 2, 3], **o), "until 1: converged"),
     "mixed_effects": (lambda **o: cf.mixed_effects(*herd(), **o), "iteration 1: "),
-    "bootstrap": (lambda **o: cf.bootstrap(cf.fit(decay(), "single", verbose=0), samples=4, rng=1, **o), "2 of 4 "),
+    "bootstrap": (lambda **o: cf.bootstrap(cf.fit(decay(), "single", verbose=0), samples=4, rng=1, **o), " of 4 data "),
 }
 
 

@@ -52,6 +52,7 @@ def public(thing):
         "castfit.problem.parameter_map",
         "castfit.problem.event_schedule",
         "castfit.problem.observables",
+        "castfit.problem.prior_rows",
         "castfit.solve.staged",
         "castfit.model.delay",
         "castfit.problem.linear_scales",
