@@ -28,6 +28,7 @@ GRACE = 10.0  # seconds beyond its limit after which a task hangs
 ATTEMPTS = 3  # workers that a task may lose before it is taken to be what ends them
 _POLL = 0.5  # seconds; some platforms do not let a keyboard interrupt through while they wait
 _ORPHANED = 1.0  # seconds between two looks at whether the parent is there, where its end makes no sound
+WORTH = 2.0  # seconds of work, done here, for which processes are not worth their start: a second of work each
 _FRUITLESS = 3  # workers in a row that end before they could work
 
 Function = Callable[..., Any]
@@ -89,6 +90,7 @@ class Pool:
         deadline: float = float("inf"),
         idle: Callable[[], None] = lambda: None,
         settled: bool = False,
+        expected: float = float("inf"),
     ) -> Outcomes:
         """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
 
@@ -100,6 +102,8 @@ class Pool:
         idle : called now and then while tasks are waited for; what it raises ends the round
         settled : whether a worker that is free takes tasks of the keys first that it had before, as it has kept
             something
+        expected : seconds that a task is thought to take; as long as what is left takes less than `WORTH`, by what was
+            seen so far, it is done in this process
 
         Raises InputError: if processes cannot be started.
         """
@@ -107,7 +111,8 @@ class Pool:
             return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(settled))
         if self.workers == 1:
             return _here(function, tasks)
-        return self._on_processes(function, tasks, self.workers, limit, deadline, idle, settled)
+        left_over = self._on_processes(function, tasks, self.workers, limit, deadline, idle, settled)
+        return _few_here(function, tasks, expected, left_over) if not self._staff else left_over
 
     @property
     def known(self) -> int | None:
@@ -212,6 +217,17 @@ def _here(function: Function, tasks: Tasks) -> Outcomes:
     while tasks:
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
+
+
+def _few_here(function: Function, tasks: Tasks, expected: float, others: Outcomes) -> Outcomes:
+    """Work here while all that is left is little, then let others do it."""
+    began, done = time.monotonic(), 0
+    while tasks and expected * len(tasks) <= WORTH:
+        key, arguments = tasks.popleft()
+        yield key, function(*arguments)
+        done += 1
+        expected = (time.monotonic() - began) / done
+    yield from others
 
 
 class _Worker:

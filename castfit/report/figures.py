@@ -68,6 +68,7 @@ def _vector(picture: Any, number: int) -> Markup | None:
     """Return a figure as SVG; None if it is too large."""
     library: Any = import_module("matplotlib")
     out = io.StringIO()
+    import_module("castfit.plots._figure").arrange(picture)
     with library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):
         picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     text = out.getvalue()

@@ -10,8 +10,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
 
 import castfit as cf
+from castfit.plots._canvas import new_figure
+from castfit.report.figures import figure
 from tests.report.chromium import asked, opened
 
 EVIL = "<script>alert(1)</script>"
@@ -258,3 +262,22 @@ def test_mistakes_are_listed_before_anything_is_written(tmp_path, result):
     with pytest.raises(TypeError):
         result.report(tmp_path / "fit.html", colour="red")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_is_drawn_once_and_labels_of_ticks_are_letters(monkeypatch):
+    """To write it with its layout would draw it for that as well; a formula takes as long as the rest of an axis."""
+    drawn, parsed = [], []
+    draw, parse = Figure.draw, MathTextParser.parse
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
+    monkeypatch.setattr(MathTextParser, "parse", lambda self, s, *more: parsed.append(s) or parse(self, s, *more))
+    picture = new_figure(4, 3)
+    axes = picture.subplots(1, 2)
+    axes[0].plot([1e-3, 1e4], [1, 2])
+    axes[0].set_xscale("log")
+    axes[1].plot([1e-7, 2e-7], [1, 2])
+    axes[1].ticklabel_format(axis="both", style="sci", scilimits=(-3, 4), useMathText=True)
+    text = str(figure(picture, 1, "powers"))
+    assert len(drawn) == 1
+    assert not parsed
+    assert "10⁻³" in text
+    assert "×10⁻⁷" in text

@@ -45,9 +45,11 @@ class RunSession:
     pool: Pool
     report: Callable[..., None]
 
-    def outcomes(self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf) -> Outcomes:
+    def outcomes(
+        self, function: Callable[..., Any], tasks: deque[Task], *, limit: float = np.inf, expected: float = np.inf
+    ) -> Outcomes:
         """Yield key and outcome of tasks, as they end; see `castfit._support.process_pool.Pool.run`."""
-        return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew)
+        return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew, expected=expected)
 
     def answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call a function with each of these arguments; return the outcomes in this order, whoever gave them."""
@@ -102,6 +104,7 @@ def carry_out(
     enter: Callable[[int, Any], ProgressReport | None],
     *,
     limit: float,
+    expected: float = np.inf,
 ) -> Status | None:
     """Run tasks until all have ended, or the keyboard or the callback ends them; return which.
 
@@ -111,7 +114,7 @@ def carry_out(
     began, ended = time.perf_counter(), 0
     try:
         with session_of(run) as session:
-            for key, outcome in session.outcomes(function, tasks, limit=limit):
+            for key, outcome in session.outcomes(function, tasks, limit=limit, expected=expected):
                 told = enter(key, outcome)
                 if told is None:
                     continue

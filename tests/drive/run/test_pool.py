@@ -39,6 +39,30 @@ def test_every_task_is_run_wherever_it_runs(two_workers):
         assert outcomes(square, tasks(*range(7)), workers) == expected
 
 
+def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
+    """Whose work it was tells the process: that of the tests, or one of two others."""
+    monkeypatch.setattr(pool, "WORTH", 10.0)
+
+    def where(seconds, expected):
+        """Work for so many seconds a task, by a clock that only tasks move."""
+        clock = iter(seconds * k for k in range(100))
+        monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
+
+        def others(function, todo, *_):
+            for key, _arguments in todo:
+                yield key, "others"
+
+        with Pool(2) as staff:
+            monkeypatch.setattr(staff, "_on_processes", others)
+            found = dict(staff.run(square, tasks(*range(6)), expected=expected))
+        return ["others" if value == "others" else "here" for _, value in sorted(found.items())]
+
+    assert where(seconds=1.0, expected=1.0) == ["here"] * 6
+    assert where(seconds=9.0, expected=1.0) == ["here"] + ["others"] * 5  # it took longer than was thought
+    assert where(seconds=1.0, expected=2.0) == ["others"] * 6
+    assert where(seconds=1.0, expected=FOREVER) == ["others"] * 6
+
+
 @pytest.mark.parametrize("where", ["here", "threads"])
 def test_tasks_may_be_added_while_others_run(where, threads):
     todo, seen = tasks(3), []

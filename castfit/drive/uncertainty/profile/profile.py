@@ -59,6 +59,7 @@ from castfit.result.result import Result
 _RESTARTS = 5
 _PATCHES = 2  # rounds in which profiles are compared with points of the others
 _BELOW = 0.05  # of the highest threshold: what is lower by less may be interpolation
+_FITS = 0.25  # that a side takes at least, of the first fit of a problem, which builds its functions
 _SAME = 1e-2  # of -2 log L: optima closer than that are one
 
 
@@ -119,7 +120,8 @@ def profile(
         How far a quantity is followed that nothing excludes: to so many times its value, or, on a logarithmic scale,
         by this factor.
     workers : int or concurrent.futures.Executor
-        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.
+        1 runs in this process, n in n processes, unless all is done before these would have started; a script then
+        needs ``if __name__ == "__main__":``.
     max_time : float
         Seconds; what was followed until then is returned.
     checkpoint : str or Path, optional
@@ -178,7 +180,7 @@ def profile(
         confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=far,
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
-    session = _Session(problem, asked, chosen, goal, run)
+    session = _Session(problem, asked, chosen, goal, run, result.time)
     with run.opened(header) as file:
         session.open(file)
         best, sides, stopped = session.best_of(result, names)
@@ -243,6 +245,7 @@ class _Session:
     solver: Solver
     goal: Goal
     run: RunOptions
+    fit_time: float
     solves: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     file: Any = None
@@ -336,7 +339,8 @@ class _Session:
             if known is not None and any(key == i for key, _ in tasks):
                 _drop(tasks, {i})
                 self._enter(i, known, sides, tasks)
-        stopped = carry_out(self.run, follow_target, tasks, enter, limit=np.inf) if work else None
+        seconds = _FITS * self.fit_time
+        stopped = carry_out(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
         finds = [i for i, f in sides.items() if f is not None and f.better is not None]
         if finds:  # what comes after the first of them was followed or not, as workers happened to be free
             sides = {i: f if i <= min(finds) else None for i, f in sides.items()}
