@@ -66,9 +66,11 @@ def _names(picture: Any) -> dict[str, str]:
 
 def _vector(picture: Any, number: int) -> Markup | None:
     """Return a figure as SVG; None if it is too large."""
+    from castfit.plots._figure import arrange
+
     library: Any = import_module("matplotlib")
     out = io.StringIO()
-    import_module("castfit.plots._figure").arrange(picture)
+    arrange(picture)
     with library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):
         picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     text = out.getvalue()
