@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from castfit.fit.choice import DOWN, PROBE
 from castfit.problem.observables import unknowns
 from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
@@ -43,6 +44,8 @@ def estimate(
     """
     posed, staged, solution, at = run.problem, found.staged, found.solution, found.linear
     transcription, verification = found.transcription, found.verification
+    by = found.staging.solver or run.solver
+    by = DOWN if by is PROBE else by  # how far it went at most is how it was found, not what it is
     v, status, active, integrator = solution.v, solution.status, solution.active, transcription.integrator
     layout, quantities = staged.layout, problem.quantities
     unknown_sigmas = sigma_names(posed)
@@ -163,7 +166,7 @@ def estimate(
         constraints=constraints,
         identifiability=judge(names, natural, slope, held, known, unknown=unknown) if known is not None else none_known,
         transcription=transcription.label,
-        solver=run.solver.label,
+        solver=by.label,
         integrator=integrator,
         iterations=run.iterations,
         evaluations=dict(run.evaluations),
@@ -172,7 +175,7 @@ def estimate(
         history=tuple(run.history),
         versions=versions(),
         strategies=tuple(run.strategies),
-        found_by=(transcription, run.solver),
+        found_by=(transcription, by),
         problem=problem,
     )
     return with_dependence(result, problem.posed) if judged.doubtful else result

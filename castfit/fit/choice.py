@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 COSTS = Path(__file__).with_name("measured_costs.json")
 """What `castfit bench costs` writes."""
 
-PROBE = GaussNewton("box", max_iter=40)
+DOWN = GaussNewton("box")
+PROBE = replace(DOWN, max_iter=40)
 """How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
 
 _ALIKE = 1.5  # prices between which something else decides
@@ -98,9 +99,9 @@ class Prospect:
     described: bool = False
 
     @classmethod
-    def of(cls, problem: Posed, theta: Array) -> Prospect:
-        """Look at a problem from a start theta (n_theta,)."""
-        staged, steps = SingleShooting().transcribe(problem, theta), 0
+    def of(cls, problem: Posed, theta: Array, staged: ShootingProblem | None = None) -> Prospect:
+        """Look at a problem from a start theta (n_theta,), from where it may be staged by single shooting already."""
+        staged, steps = staged or SingleShooting().transcribe(problem, theta), 0
         reached = described = stiff = False
         with suppress(Stopped):  # no time to simulate: the solver will notice
             at = staged.evaluate(staged.start)
@@ -183,12 +184,16 @@ def prices(prospect: Prospect) -> dict[str, Price]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a fit begins with, by another solver than its own or None, what follows if that finds nothing, and why."""
+    """What a fit begins with, by another solver than its own or None, what follows if that finds nothing, and why.
+
+    simulated : single shooting from the start, by which it was chosen
+    """
 
     first: Transcription
     solver: GaussNewton | None
     then: Transcription | None
     sentence: str
+    simulated: ShootingProblem | None = field(default=None, compare=False, repr=False)
 
 
 def choose(
@@ -204,7 +209,9 @@ def choose(
         why = "Single shooting was chosen: it alone can follow events that states trigger."
         return Choice(SingleShooting(), None, None, why)
     straight = straight and not (problem.path or problem.relations)
-    return chosen(Prospect.of(problem, theta), states=states, workers=workers, straight=straight)
+    staged = SingleShooting().transcribe(problem, theta)
+    found = chosen(Prospect.of(problem, theta, staged), states=states, workers=workers, straight=straight)
+    return replace(found, simulated=staged)
 
 
 def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, straight: bool = True) -> Choice:
@@ -214,7 +221,7 @@ def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, s
     if other.memory > there:
         size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
         why = f"Single shooting was chosen; collocation was not tried: {size}."
-        return Choice(single, replace(PROBE, max_iter=GaussNewton().max_iter) if straight else None, None, why)
+        return Choice(single, DOWN if straight else None, None, why)
     probe, then = (PROBE, elements) if straight else (None, None)
     if workers:
         return Choice(single, probe, then, "Single shooting was chosen: its integrations are what workers divide.")

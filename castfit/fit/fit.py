@@ -276,6 +276,7 @@ class _Fit:
                 second_start=self.second_start and not question.near,
                 retry=self.retry and not question.near,
                 choice=choice,
+                simulated=choice and choice.simulated and (posed, origin.theta.copy(), choice.simulated),
             )
             ended = (search if posed.least_squares else most_likely)(run, asked, origin.theta)
             ended = never_above_start(run, ended, asked, origin.theta)

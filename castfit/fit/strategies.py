@@ -32,7 +32,7 @@ from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
-from castfit.fit.choice import Prospect, available_memory, prices, size_of
+from castfit.fit.choice import DOWN, Prospect, available_memory, prices, size_of
 from castfit.fit.start.local_search import HORIZONS, descend, grow, harden
 from castfit.fit.start.matching import matching
 from castfit.fit.start.search_problem import Scene, scene_of
@@ -270,10 +270,13 @@ class SearchEnd:
 def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     """Search from theta, and by other strategies until the data are described."""
     theta, note = _located(run, asked, theta)
-    opening, begun = begin(run, asked, theta)
     if run.choice is not None and run.choice.solver is not None:
-        most = run.choice.solver.max_iter if run.retry else GaussNewton().max_iter  # what is all must suffice
-        opening = replace(opening, solver=replace(run.choice.solver, max_iter=most), second_start=None)
+        down = run.choice.solver if run.retry else DOWN  # what is all must suffice
+        staged = _known(run, theta) or asked.transcribe(run.problem, theta)
+        run.simulated = run.problem, theta.copy(), staged
+        opening, begun = SolveStaging(asked, staged, solver=down), ""
+    else:
+        opening, begun = begin(run, asked, theta)
     by = opening.solver or run.solver
     run.say(f"{asked.label}, {by.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
     run.strategies.append(FIRST)
@@ -339,7 +342,7 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
                 break
         if best is first and then is not None and status is Status.MAX_ITERATIONS and run.remaining > 0:
             again = asked.transcribe(run.problem, first.theta)
-            best = first = run.attempt(SolveStaging(asked, again, solver=GaussNewton("box")))
+            best = first = run.attempt(SolveStaging(asked, again, solver=DOWN))
     if best is first and confirmed:
         return best, f"Found again by {tried[-1]}."
     if best is first:
@@ -411,12 +414,18 @@ def _simulated(run: FitRun, transcription: Transcription, theta: Array) -> Stage
     That is single shooting where it is what searches; else by the integrator that will verify the end, so that no other
     one has to be built.
     """
-    known = run.simulated
-    if known is None or known[0] is not run.problem or not np.array_equal(known[1], theta):
+    known = _known(run, theta)
+    if known is None:
         n_z = len(run.problem.model.algebraic_states)
         whole = SingleShooting(tighter(transcription.integrator, transcription.accuracy, n_z))
-        known = run.simulated = run.problem, theta.copy(), whole.transcribe(run.problem, theta)
-    return known[2]
+        known = whole.transcribe(run.problem, theta)
+        run.simulated = run.problem, theta.copy(), known
+    return known
+
+
+def _known(run: FitRun, theta: Array) -> StagedProblem | None:
+    known = run.simulated
+    return known[2] if known is not None and known[0] is run.problem and np.array_equal(known[1], theta) else None
 
 
 def _already_fits(run: FitRun, transcription: Transcription, theta: Array) -> bool:
