@@ -335,10 +335,10 @@ class NativeModel:
                 _address(kept.pool), kept.pool.size, int(not keep), _address(kept.kept)
             )  # fmt: skip
             own = getattr(self._local, "workspace", None) or self._workspace()
-            of, to = list[Any](), list[Any]()
-            for arrays, taken in ((*given[1:], quiet, *moves, out), of), ((x, z, dx, code, which, counts, where), to):
-                for a in arrays:
-                    taken.append(None if a is None else a[part])
+            of: tuple[Any, ...] = *given[1:], quiet, *moves, out
+            to: tuple[Any, ...] = x, z, dx, code, which, counts, where
+            if last - first < size:
+                of, to = (tuple([None if a is None else a[part] for a in arrays]) for arrays in (of, to))
             task = _Task(
                 last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
                 control.watch, *map(_address, (given[0], *of, replay, steps)), steps.size, *store, *map(_address, to),

@@ -297,7 +297,7 @@ class Integrator:
         free = stepping.control.watch == 0.0
         keep = (keep or free) and directions is None
         found = stepping.model.integrate(
-            replace(lanes, z0=guess), self.grid, stepping.method, stepping.control,
+            replace(lanes, z0=guess) if self.n_z else lanes, self.grid, stepping.method, stepping.control,
             stops=stops, skip=skip, directions=directions, keep=keep, follow=follow if free else None,
         )  # fmt: skip
         stepping.explain(found, skip, failures)
@@ -621,8 +621,8 @@ class Integrator:
     @staticmethod
     def _or_still(lanes: Lanes, moved: Array, still: Array) -> Array:
         """Take `still` for lanes of zero duration, where nothing happens."""
-        stays = (lanes.duration == 0.0).reshape(-1, *[1] * (moved.ndim - 1))
-        return np.where(stays, still, moved)
+        stays = lanes.duration == 0.0
+        return np.where(stays.reshape(-1, *[1] * (moved.ndim - 1)), still, moved) if stays.any() else moved
 
     def _run(
         self,
