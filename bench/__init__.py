@@ -24,6 +24,7 @@ from . import (
     scaling,
     searches,
     sizes,
+    small,
     sweep,
     textbook,
 )
@@ -46,6 +47,7 @@ KINDS = (
     many_experiments.KIND,
     population.KIND,
     textbook.KIND,
+    small.KIND,
     ablation.KIND,
     sizes.KIND,
     costs.KIND,

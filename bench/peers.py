@@ -85,7 +85,7 @@ def live(interpreter: str, problem: Path, best: float, margin: float, starts: in
     limit : float
         CPU seconds after which no further start begins.
     """
-    script = resources.files("bench").joinpath("pypesto_amici.py")
+    script = resources.files(__package__ or "bench").joinpath("pypesto_amici.py")
     folder = str(Path(interpreter).absolute().parent)
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     environment |= {"PATH": os.pathsep.join([folder, environment.get("PATH", "")]), "OMP_NUM_THREADS": "1"}

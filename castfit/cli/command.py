@@ -160,6 +160,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
     "folder": (str, "FOLDER", "where the problems of the PEtab benchmark collection are"),
     "pypesto": (str, "PYTHON", "the Python in which pyPESTO and AMICI are installed, to run them beside castfit"),
+    "jax": (str, "PYTHON", "the Python in which JAX, diffrax and optimistix are installed, to run them beside castfit"),
     "html": (str, "FILE", "write the table as a page"),
     "json": (str, "FILE", "write what was found as JSON; - is standard output"),
     "csv": (str, "FILE", "write the rows as a table"),

@@ -1,6 +1,9 @@
-"""The lean way to cost and rows is another way to the same numbers."""
+"""All experiments at once is another way to the same numbers as one experiment after the other, in few calls."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,6 +22,28 @@ COARSE = IntegratorOptions("esdirk", 1e-6, 1e-8, watch_sensitivities=False)
 
 def staged_of(problem: cf.Problem | Posed) -> ShootingProblem:
     return SingleShooting(COARSE).transcribe(problem, problem.posed.guess)
+
+
+def one_by_one(problem: cf.Problem | Posed) -> ShootingProblem:
+    staged = staged_of(problem)
+    staged._lean = staged, None
+    return staged
+
+
+def entered(call: Callable[[], object]) -> int:
+    """Count the Python functions that a call enters."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def several(**noise) -> cf.Problem:
@@ -80,8 +105,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_agrees_but_for_rounding(name: str) -> None:
-    staged = staged_of(CASES[name]())
-    lean = staged.steep
+    problem = CASES[name]()
+    lean, staged, whole = staged_of(problem).steep, one_by_one(problem), staged_of(problem)
     assert lean is not None
     rng, n = np.random.default_rng(2), staged.layout.n_theta
     masks = [chain.row_mask.ravel() for chain in staged.layout.chains]
@@ -101,6 +126,24 @@ def test_it_agrees_but_for_rounding(name: str) -> None:
             E[-1][:, chain.theta] = j.R_q.reshape(mask.size, -1)[mask]
         np.testing.assert_allclose(rows.E, np.concatenate(E), rtol=1e-11, atol=1e-12 * np.abs(rows.E).max())
         assert (rows.cost, rows.half_square) == pytest.approx((at.cost, at.half_square), rel=1e-12)
+        same = whole.linearize(v)
+        for ours, theirs in zip((same, *same.values, *same.jacobians), (at, *at.values, *at.jacobians), strict=True):
+            for field, value in vars(theirs).items():
+                if isinstance(value, np.ndarray | float):
+                    np.testing.assert_allclose(getattr(ours, field), value, rtol=1e-10, atol=1e-9, err_msg=field)
+        for ours, theirs in zip(whole.standardised(v), staged.standardised(v), strict=True):
+            for a, b in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+        assert (same.information is None) == (at.information is None)
+
+
+def test_a_linearization_and_a_fit_enter_few_functions() -> None:
+    problem = cf.problems.load("lotka_volterra").problem
+    staged = SingleShooting().transcribe(problem, problem.guess)
+    staged.linearize(staged.start)
+    assert entered(lambda: staged.linearize(staged.start * 1.0001)) < 400  # 581 one by one
+    cf.fit(problem, SingleShooting())
+    assert entered(lambda: cf.fit(problem, SingleShooting())) < 13_000
 
 
 def test_what_cannot_be_computed_has_no_cost() -> None:
