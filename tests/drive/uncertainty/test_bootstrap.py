@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from scipy import stats
 
 import castfit as cf
+from castfit._support.time_limit import watched
 from castfit.drive.uncertainty.refits import descent
 from castfit.drive.uncertainty.refits import run as refits
 from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst
@@ -465,3 +467,33 @@ def test_a_problem_whose_trajectory_cannot_be_integrated_is_not_descended():
     assert known.reached(posed) is not None
     other = descent.WarmDescent(posed, result.integrator, result.theta, result.cost - 1.0)
     assert other.reached(posed) is None
+
+
+def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
+    """A clock that every descent moves beyond the limit: the fit that follows has no time, and says so."""
+    result = cf.fit(bent(), "single")
+    posed = result.problem.posed
+    known = descent.WarmDescent(posed, result.integrator, result.theta, result.cost)
+    with watched(1.0):
+        clock.sleep(2.0)
+        assert known.reached(posed) is None
+    assert descent.WarmDescent(posed, result.integrator, result.theta, result.cost).reached(posed) is not None
+
+
+def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):
+    """Pressed while the second data set is on its way: the first one is kept."""
+    result = cf.fit(bent(), "single")
+    reached, made = descent.WarmDescent.reached, []
+
+    def pressed(self, problem):
+        made.append(problem)
+        if len(made) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return reached(self, problem)
+
+    monkeypatch.setattr(descent.WarmDescent, "reached", pressed)
+    drawn = cf.bootstrap(result, samples=5, rng=4)
+    assert len(made) == 2
+    assert drawn.rows[0].success
+    assert [row.success for row in drawn.rows[2:]] == [False] * 3
+    assert "1 of 5" in drawn.message or "2 of 5" in drawn.message

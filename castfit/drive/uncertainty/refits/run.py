@@ -23,6 +23,7 @@ from castfit._support.process_pool import LOST
 from castfit._support.progress_line import duration
 from castfit._support.status import Status
 from castfit._support.text_tables import Sheet
+from castfit._support.time_limit import watched
 from castfit.drive.run.checkpoint import Checkpoint, run_header
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.loop import ProgressReport, carry_out
@@ -43,6 +44,7 @@ Values = Mapping[str, float]
 Pairs = Mapping[str, tuple[float, float]]
 Recipe = Callable[[Posed, int], Posed]
 """Returns the problem with the data of an index; pickled, and the same wherever it is called."""
+_LEAST = 1e-3  # seconds for a fit after a descent that led nowhere
 _LOWER = 1e-6  # of the cost, by which another start must be better to count as another optimum
 
 
@@ -266,10 +268,16 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
             break
         try:
             posed = plan.recipe(plan.posed, index)
-            row = _descended(plan, posed, index, began) if k == 0 and plan.descent is not None else None
-            if row is not None:
-                best, reference = row, row.cost
-                continue
+            if k == 0 and plan.descent is not None:
+                with watched(left) as watch:
+                    row = _descended(plan, posed, index, began)
+                    interrupted = watch.cause is Status.INTERRUPTED
+                if interrupted:
+                    return Refit(index=index, status=Status.INTERRUPTED.value, message=Status.INTERRUPTED.sentence)
+                if row is not None:
+                    best, reference = row, row.cost
+                    continue
+                left = max(min(deadline - time.time(), limit - (time.perf_counter() - began)), _LEAST)
             result = fit(
                 posed, plan.near or plan.transcription, plan.solver,
                 start=start, second_start=k > 0, retry=False, max_time=left,
