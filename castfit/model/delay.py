@@ -169,8 +169,7 @@ def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
                     collect(part)
                 found[key] = _KNOWN[key]
 
-    for expression in expressions:
-        collect(expression)
+    collect(ca.vertcat(*expressions))
     return tuple(found.values())
 
 

@@ -9,6 +9,7 @@ A model is a CasADi SX graph over the user's own symbols.  Everything is checked
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -63,7 +64,7 @@ def symbols(names: str | Iterable[str]) -> Any:
     parts = given.replace(",", " ").split() if isinstance(given, str) else items(given) or []
     mistakes = [f"{text(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
     known = [name for name in parts if isinstance(name, str)]
-    mistakes += [f"the name '{name}' is given twice" for name in dict.fromkeys(known) if known.count(name) > 1]
+    mistakes += [f"the name '{name}' is given twice" for name, times in Counter(known).items() if times > 1]
     if not parts:
         mistakes.append(f"{text(given)} contains no name; write for example symbols('x y')")
     check("symbols", mistakes)
@@ -209,12 +210,15 @@ class Model:
         mistakes += _delay_mistakes(delayed, declared, everything)
         everything += [d.symbol for d in delayed]
         for what, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
-            for name, expression in expressions.items():
-                mistakes += _undeclared(f"{what} '{name}'", expression, everything)
-        for name, expression in start.items():
-            if name not in names["state"]:
-                mistakes.append(f"initial names '{name}', which is no state: {suggest(name, names['state'])}")
-            mistakes += _undeclared(f"initial value of '{name}'", expression, declared["parameter"], only="parameters")
+            mistakes += _undeclared({f"{what} '{name}'": e for name, e in expressions.items()}, everything)
+        own_names = set(names["state"])
+        mistakes += [
+            f"initial names '{name}', which is no state: {suggest(name, names['state'])}"
+            for name in start
+            if name not in own_names
+        ]
+        initial_values = {f"initial value of '{name}'": e for name, e in start.items()}
+        mistakes += _undeclared(initial_values, declared["parameter"], only="parameters")
         mistakes += [
             f"output '{name}' has the name of a state; states are outputs already, choose another name"
             for name in extra
@@ -637,6 +641,8 @@ def _vector(expressions: Iterable[ca.SX]) -> ca.SX:
 
 
 def _split(matrix: ca.SX) -> list[ca.SX]:
+    if matrix.is_scalar(True):
+        return [matrix]
     return list(ca.vertsplit(ca.vec(matrix))) if matrix.numel() else []
 
 
@@ -736,21 +742,25 @@ def _repeated(declared: Mapping[str, Sequence[ca.SX]]) -> list[str]:
     return mistakes
 
 
-def _undeclared(where: str, expression: ca.SX, declared: Sequence[ca.SX], *, only: str = "") -> list[str]:
-    """Name the symbols in a graph that are declared nowhere; a second symbol of a known name is a trap of its own."""
-    known = {hash(symbol) for symbol in declared}
-    names = [symbol.name() for symbol in declared]
-    mistakes: list[str] = []
-    for symbol in ca.symvar(expression):
-        if hash(symbol) in known:
-            continue
-        name = symbol.name()
-        if only:
-            mistakes.append(f"{where} contains '{name}', but only {only} may appear there: {suggest(name, names)}")
-        elif name in names:
-            mistakes.append(f"{where} contains a second symbol named '{name}'; create each symbol once and reuse it")
-        else:
-            mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, only: str = "") -> list[str]:
+    """Name the symbols in graphs, by where these stand, that are declared nowhere.
+
+    A second symbol of a known name is a trap of its own.
+    """
+    known = {hash(symbol): symbol.name() for symbol in declared}
+    if all(hash(symbol) in known for symbol in ca.symvar(_vector(expressions.values()))):
+        return []
+    names, mistakes = known.values(), list[str]()
+    for where, expression in expressions.items():
+        for name in (symbol.name() for symbol in ca.symvar(expression) if hash(symbol) not in known):
+            if only:
+                mistakes.append(f"{where} contains '{name}', but only {only} may appear there: {suggest(name, names)}")
+            elif name in names:
+                mistakes.append(
+                    f"{where} contains a second symbol named '{name}'; create each symbol once and reuse it"
+                )
+            else:
+                mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
     return mistakes
 
 
@@ -792,11 +802,11 @@ def _delay_mistakes(
     mistakes: list[str] = []
     for d in delayed:
         known = [*everything, *(other.symbol for other in delayed)]
-        mistakes += _undeclared("a delayed expression", d.expression, known)
-        mistakes += _undeclared("a delay tau", d.tau, declared["parameter"], only="parameters")
+        mistakes += _undeclared({"a delayed expression": d.expression}, known)
+        mistakes += _undeclared({"a delay tau": d.tau}, declared["parameter"], only="parameters")
         if d.history is not None:
             allowed = [*declared["parameter"], *declared["time"]]
-            mistakes += _undeclared("the history of a delay", d.history, allowed, only="parameters and time")
+            mistakes += _undeclared({"the history of a delay": d.history}, allowed, only="parameters and time")
         elif ca.depends_on(d.expression, _vector(declared["algebraic state"])):
             mistakes.append(
                 f"the delayed expression {text(d.expression)} holds an algebraic state, whose value at the start "

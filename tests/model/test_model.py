@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import pickle
+import pstats
 
 import casadi as ca
 import numpy as np
@@ -266,3 +268,15 @@ def test_symbols_are_matched_by_name():
     moved = by_name(k * x + 1, model.system)
     assert float(model.system.function("moved", moved)(0, 3.0, [], 2.0, [])) == 7.0
     assert float(by_name(ca.SX(4), model.system)) == 4.0
+
+
+def test_the_work_of_checking_a_model_grows_as_its_length():
+    def calls(n):
+        x, k = symbols(f"x{i}" for i in range(n)), symbols(f"k{i}" for i in range(n))
+        rates = {x[i]: k[i] * (x[i - 1] - x[i]) for i in range(n)}
+        profile = cProfile.Profile()
+        profile.runcall(Model, rates, parameters=k, outputs={f"y{i}": 2 * x[i] for i in range(n)})
+        return pstats.Stats(profile).total_calls
+
+    few, many, more = calls(20), calls(40), calls(80)
+    assert more - many < 2.1 * (many - few)
