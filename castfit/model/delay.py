@@ -169,7 +169,7 @@ def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
                     collect(part)
                 found[key] = _KNOWN[key]
 
-    collect(ca.vertcat(*expressions))
+    collect(ca.SX(ca.vertcat(*expressions)))
     return tuple(found.values())
 
 

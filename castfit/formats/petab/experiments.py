@@ -216,10 +216,15 @@ def _data(
     series: dict[str, Any] = {}
     sigma: dict[str, Any] = {}
     noise: dict[str, Any] = {}
-    for output in dict.fromkeys(d.output for d in data):
-        own = sorted((d for d in data if d.output == output), key=lambda d: d.row.time)
+    of: dict[str, list[Datum]] = {}
+    for d in data:
+        of.setdefault(d.output, []).append(d)
+    for output, own in of.items():
+        own.sort(key=lambda d: d.row.time)
         series[output] = (np.array([d.row.time for d in own]), np.array([d.row.value for d in own]))
-        spreads = [put(d.sigma) for d in own]
+        said = {id(d.sigma): d.sigma for d in own}  # most values share theirs
+        spreads = {key: put(value) for key, value in said.items()}
+        first = spreads[id(own[0].sigma)]
         noise[output] = observing.noise[output]
-        sigma[output] = spreads[0] if isinstance(spreads[0], ca.SX) else np.array(spreads)
+        sigma[output] = first if isinstance(first, ca.SX) else np.array([spreads[id(d.sigma)] for d in own])
     return series, sigma, noise

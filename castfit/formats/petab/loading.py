@@ -22,7 +22,7 @@ from castfit.formats.petab import version_1, version_2
 from castfit.formats.petab.experiments import Reader, experiments_of
 from castfit.formats.petab.formulas import FormulaError, names_in
 from castfit.formats.petab.identifiers import Constants, Entities, Naming, name_all, read_entities
-from castfit.formats.petab.observing import Observing, observe
+from castfit.formats.petab.observing import Datum, Observing, observe
 from castfit.formats.petab.priors import beginnings, distribution
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, ProblemTables
 from castfit.formats.petab.yaml_file import read_overview
@@ -106,7 +106,10 @@ def build(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> tup
     observing = observe(stated.observables, stated.measurements, naming.known, mistakes)
     reader = Reader(stated, entities, naming, mistakes)
     plans = {row.name: reader.plan(row) for row in stated.experiments}
-    data = {row.name: [d for d in observing.data if d.row.experiment == row.name] for row in stated.experiments}
+    of: dict[str, list[Datum]] = {}
+    for datum in observing.data:
+        of.setdefault(datum.row.experiment, []).append(datum)
+    data = {row.name: of.get(row.name, []) for row in stated.experiments}
     for row in stated.experiments:
         reader.refuse(row, data[row.name])
     put = Constants.of(entities, naming.kept, naming.targets)

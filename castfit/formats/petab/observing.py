@@ -134,34 +134,49 @@ def _right(m: MeasurementRow, row: ObservableRow, mistakes: list[str]) -> bool:
 def _observable(
     row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader, out: Observing
 ) -> dict[int, Datum]:
-    spreads = {id(m): _spread(row, m, reader) for m in rows}
+    spreads = _spreads(row, rows, reader)
     keys = {id(m): (m.overrides, "" if not isinstance(spreads[id(m)], ca.SX) else m.noise_overrides) for m in rows}
     in_one = {(m.experiment, keys[id(m)]) for m in rows}
     several_in_one = len({e for e, _ in in_one}) < len(in_one)
     overrides = dict.fromkeys(m.overrides for m in rows)
     if several_in_one:
-        return {id(m): Datum(m, _own_output(row, m, keys, reader, out), spreads[id(m)]) for m in rows}
+        begins = dict[tuple[Any, ...], MeasurementRow]()
+        for m in rows:
+            begins.setdefault(keys[id(m)], m)
+        names = _own_outputs(row, begins, reader, out)
+        return {id(m): Datum(m, names[keys[id(m)]], spreads[id(m)]) for m in rows}
     if len(overrides) == 1:
         extra = _replaced(row.placeholders, rows[0].overrides, reader, rows[0].where)
         _add(row, row.name, extra, reader, out)
         return {id(m): Datum(m, row.name, spreads[id(m)]) for m in rows}
     symbols: dict[str, Graph] = {p: reader.known.get(p, ca.SX.sym(p)) for p in row.placeholders}
     _add(row, row.name, symbols, reader, out)
-    for m in rows:
+    for m in {m.experiment: m for m in rows}.values():  # the overrides of an experiment are all the same here
         values = _replaced(row.placeholders, m.overrides, reader, m.where)
         out.placeholders.setdefault(m.experiment, {}).update(values)
     return {id(m): Datum(m, row.name, spreads[id(m)]) for m in rows}
 
 
-def _own_output(
-    row: ObservableRow, m: MeasurementRow, keys: Mapping[int, tuple[Any, ...]], reader: _Reader, out: Observing
-) -> str:
-    """Return the output for one set of overrides, made if it is not there; its name tells what is its own."""
-    of_value, of_noise = keys[id(m)]
-    name = f"{row.name} ({_labels(dict.fromkeys(keys.values()))[of_value, of_noise]})"
-    if name not in out.outputs:
-        _add(row, name, _replaced(row.placeholders, of_value, reader, m.where), reader, out)
-    return name
+def _spreads(row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader) -> dict[int, Graph]:
+    """Return the standard deviations of values, by their rows: the same for the same overrides."""
+    known: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
+    out: dict[int, Graph] = {}
+    for m in rows:
+        key, mistakes = (m.overrides, m.noise_overrides), len(reader.mistakes)
+        out[id(m)] = known[key] if key in known else _spread(row, m, reader)
+        if len(reader.mistakes) == mistakes:  # else every row says so
+            known[key] = out[id(m)]
+    return out
+
+
+def _own_outputs(
+    row: ObservableRow, rows: Mapping[tuple[Any, ...], MeasurementRow], reader: _Reader, out: Observing
+) -> dict[tuple[Any, ...], str]:
+    """Make an output for each set of overrides, by its first row; return names that tell what is their own."""
+    names = {key: f"{row.name} ({label})" for key, label in _labels(rows).items()}
+    for key, name in names.items():
+        _add(row, name, _replaced(row.placeholders, key[0], reader, rows[key].where), reader, out)
+    return names
 
 
 def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:

@@ -96,8 +96,9 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
             mistakes.append(
                 f"{name}, line {reader.line_num}: it has {len(stripped)} cells, but the table has {len(header)} columns"
             )
-        known = {c: v for c, v in zip(header, stripped, strict=False) if c and v.lower() not in _EMPTY}
-        nan = frozenset(c for c, v in zip(header, stripped, strict=False) if c and v.lower() == "nan")
+        said = [(c, v) for c, v in zip(header, stripped, strict=False) if c]
+        known = {c: v for c, v in said if v.lower() not in _EMPTY}
+        nan = frozenset(c for c, v in said if c not in known and v.lower() == "nan")
         rows.append(TsvRow(name, reader.line_num, known, nan))
     return rows
 
@@ -144,7 +145,9 @@ def choice(row: TsvRow, column: str, known: Mapping[str, _T], otherwise: str, mi
 def overrides(row: TsvRow, column: str, mistakes: list[str]) -> tuple[str, ...]:
     """Return what takes the place of placeholders: names and numbers."""
     given = row.text(column)
-    found = tuple(part.strip() for part in given.split(";")) if given else ()
+    if not given:
+        return ()
+    found = tuple(part.strip() for part in given.split(";"))
     mistakes += [
         f"{row.where}: {column} holds '{part}', which is neither a number nor an identifier"
         for part in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -172,7 +173,8 @@ def _experiments(
 ) -> tuple[ExperimentRow, ...]:
     """Return the experiment of each measurement: a condition, and another one before it or none."""
     pairs = [(row.text("preequilibrationConditionId"), row.text("simulationConditionId")) for row in measured]
-    several = {after for _, after in pairs if len({b for b, a in pairs if a == after}) > 1}
+    times_after = Counter(after for _, after in dict.fromkeys(pairs))
+    several = {after for after, times in times_after.items() if times > 1}
     known: dict[tuple[str, str], ExperimentRow] = {}
     for row, (before, after) in zip(measured, pairs, strict=True):
         for column, name in (("simulationConditionId", after), ("preequilibrationConditionId", before)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import json
+import pstats
 import time
 import weakref
 from dataclasses import replace
@@ -511,3 +513,24 @@ def test_points_that_are_too_dear_are_given_up_by_searches_alone():
     assert scene.cost(np.log([100.0])) == np.inf  # 1,600 periods
     exact = cf.simulate(problem, {"w": 100.0}, integrator=cf.IntegratorOptions(max_steps=10**6))
     assert exact["experiment 1"]["p"] == pytest.approx(np.cos(100.0 * t), abs=1e-3)  # who asks for it gets it
+
+
+def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
+    """Python's calls are counted, which a loop over the candidates would add to."""
+    field = field_of(1)
+    options = PortfolioOptions(("fit", "box", "growing", MOVED))
+
+    def calls(n: int) -> int:
+        def plan() -> None:
+            assert state.valley() == 0
+            assert state.unconfirmed() is None
+            next_round(state, options, field, np.random.default_rng(0))
+            state.extended([tried(n, "box", 10.0)], field).found()
+
+        state = PortfolioState().extended([tried(i, "box", 10.0 + i % 7) for i in range(n)], field)
+        profile = cProfile.Profile()
+        profile.runcall(plan)
+        return pstats.Stats(profile).total_calls
+
+    calls(10)
+    assert calls(400) <= calls(100) + 20

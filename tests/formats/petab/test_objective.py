@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import pickle
+import pstats
 from math import exp, log, log10, pi, sqrt
 
 import numpy as np
@@ -14,6 +16,7 @@ from castfit._bench.gradients import SmoothObjective
 from castfit.cli.source import load
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.search.portfolio.limits import search_field
+from castfit.formats.petab import observing
 from castfit.formats.petab.likelihood import accurate
 from tests.formats.petab.writing import DECAY, measured, parameter, write
 
@@ -606,3 +609,45 @@ def test_a_fit_is_told_by_the_objective_of_the_format(tmp_path, sigma):
     assert f"PEtab's objective = {best.objective:.6g}" in repr(many)
     best.save(tmp_path / "best.json")
     assert cf.Result.load(tmp_path / "best.json").objective == best.objective
+
+
+def test_the_work_of_loading_grows_as_the_tables(tmp_path):
+    def calls(n):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        observable = {"observableId": "y", "observableFormula": "observableParameter1_y * A"}
+        rows = [
+            {**row, "simulationConditionId": f"c{i}", "observableParameters": f"s{i % 2}", "noiseParameters": "sd"}
+            for i in range(n)
+            for row in measured((*range(1, 11),), (1.0,) * 10)
+        ]
+        path = write(
+            folder,
+            observables=[{**observable, "noiseFormula": "noiseParameter1_y"}],
+            conditions=[{"conditionId": f"c{i}", "dose": i} for i in range(n)],
+            measurements=rows,
+            parameters=[parameter(name, 1.0) for name in ("k", "s0", "s1", "sd")],
+        )
+        profile = cProfile.Profile()
+        problem = profile.runcall(cf.petab.load, path)
+        assert len(problem.experiments) == n
+        return pstats.Stats(profile).total_calls
+
+    calls(2)  # imports
+    few, many, more = calls(4), calls(8), calls(16)
+    assert more - many < 2.2 * (many - few)
+
+
+def test_spreads_and_overrides_are_worked_out_once_for_all_rows_that_share_them(tmp_path, monkeypatch):
+    asked = list[str]()
+    real = observing._spread
+    monkeypatch.setattr(observing, "_spread", lambda row, m, reader: asked.append(m.where) or real(row, m, reader))
+    rows = [m for s in ("s0", "s1") for m in measured((*range(1, 21),), (1.0,) * 20, noiseParameters=s)]
+    path = write(
+        tmp_path,
+        observables=[{"observableId": "y", "observableFormula": "A", "noiseFormula": "noiseParameter1_y"}],
+        measurements=rows,
+        parameters=[parameter(name, 1.0) for name in ("k", "s0", "s1")],
+    )
+    cf.petab.load(path)
+    assert len(asked) == 2

@@ -31,7 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +41,9 @@ from castfit.drive.search.portfolio.strategies import EXCHANGED, FOLLOW, MOVED, 
 from castfit.fit.start.local_search import ACCURATE, POLISHING, work_of
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array, Index, Mask
 
 FAMILIES = 3  # the best ones are moved
 _POOL = 15  # families that are kept
@@ -121,31 +124,62 @@ class Tried:
         return self.end.result.cost if self.success and self.end.result is not None else np.inf
 
 
+_COLUMNS = np.dtype(
+    [("way", "U16"), *((name, float) for name in ("cost", "solution", "work", "checking", "following"))]
+    + [("looks", float, 2), ("followed", int), ("size", int)]
+    + [(name, bool) for name in ("settled", "floor", "dropped", "fitted", "success", "independent")]
+)
+"""Of each candidate: `solution` is its cost at full accuracy, `size` the length of its theta, 0 if it has none."""
+
+
+def _columns(tried: Sequence[Tried]) -> NDArray[Any]:
+    return np.array(
+        [
+            (
+                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.at_looks, t.end.followed,
+                len(t.end.theta), t.end.settled, t.end.floor, t.end.dropped, t.end.result is not None, t.success,
+                t.independent,
+            )
+            for t in tried
+        ],
+        dtype=_COLUMNS,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class PortfolioState:
-    """What is known after some rounds."""
+    """What is known after some rounds.
+
+    What is asked of all candidates is asked of `table`, their columns, which go from state to state.
+    """
 
     tried: tuple[Tried, ...] = ()
     pool: tuple[FamilyHead, ...] = ()
 
+    @cached_property
+    def table(self) -> NDArray[Any]:
+        """The candidates as columns, (n,)."""
+        return _columns(self.tried)
+
     @property
     def best(self) -> float:
         """The lowest cost of a solution."""
-        return min((t.cost for t in self.tried), default=np.inf)
+        return float(self.table["solution"].min(initial=np.inf))
 
     @property
     def lowest(self) -> float:
         """The lowest cost that holds at full accuracy, as searches see it."""
         best = self._lowest
-        return best.end.cost if best is not None else np.inf
+        return float(self.table["cost"][best]) if best is not None else np.inf
 
-    @property
-    def _lowest(self) -> Tried | None:
+    @cached_property
+    def _lowest(self) -> int | None:
         """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
-        solution = min((t for t in self.tried if t.success), key=lambda t: t.cost, default=None)
-        least = np.inf if solution is None else solution.end.cost - SAME
-        floors = [t for t in self.tried if t.end.result is not None and t.end.settled and t.end.cost < least]
-        return min(floors, key=lambda t: t.end.cost, default=solution)
+        T = self.table
+        solution = _least(T["solution"], T["success"])
+        least = np.inf if solution is None else T["cost"][solution] - SAME
+        floor = _least(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < least))
+        return solution if floor is None else floor
 
     def unconfirmed(self, *, last: bool = False) -> int | None:
         """Return the candidate that promises most of those that look better than every solution; None if none does.
@@ -153,59 +187,61 @@ class PortfolioState:
         Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
         Floors of valleys take longer, and have to wait for their share.  Neither holds for the `last` time.
         """
-        checking, work = sum(t.end.checking for t in self.tried), sum(t.end.work for t in self.tried)
-        settled = [t for t in self.tried if t.end.settled and (not t.end.floor or last or self._spare(t))]
-        return self._promising(settled) if last or checking <= _CHECKS * work else None
+        T = self.table
+        settled = T["settled"] & (~T["floor"] | last | self._spare)
+        return self._promising(settled) if last or T["checking"].sum() <= _CHECKS * T["work"].sum() else None
 
     @property
     def last_resort(self) -> int | None:
         """The same of all candidates, optima or not: what is fitted where the time is over."""
-        return self._promising([t for t in self.tried if t.end.theta])
+        return self._promising(self.table["size"] > 0)
 
-    def _promising(self, tried: Sequence[Tried]) -> int | None:
-        known = self.lowest - SAME
-        open_ = [t for t in tried if t.end.result is None and t.end.cost < known]
-        return min(open_, key=lambda t: t.end.cost).index if open_ else None
+    def _promising(self, candidates: Mask) -> int | None:
+        T = self.table
+        return _least(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME))
 
     def valley(self, *, last: bool = False) -> int | None:
         """Return the lowest candidate that is lower than all that are settled, and was not dropped.
 
         None if there is none, or no share of the work is left for it, but for the `last` time.
         """
-        known = min((t.end.cost for t in self.tried if t.end.settled), default=np.inf)
-        least = min(known, self.lowest) - SAME
-        open_ = [
-            t for t in self.tried
-            if t.end.theta and not (t.end.settled or t.end.dropped) and t.end.result is None and t.end.cost < least
-        ]  # fmt: skip
-        lowest = min(open_, key=lambda t: t.end.cost, default=None)
-        return lowest.index if lowest is not None and (last or self._spare(lowest)) else None
+        T = self.table
+        least = min(float(T["cost"][T["settled"]].min(initial=np.inf)), self.lowest) - SAME
+        open_ = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"]) & (T["cost"] < least)
+        lowest = _least(T["cost"], open_)
+        return lowest if lowest is not None and (last or self._spare[lowest]) else None
 
     @property
     def unfinished(self) -> bool:
         """Whether anything that looks better than every solution waits to be confirmed or followed."""
         return self.unconfirmed(last=True) is not None or self.valley(last=True) is not None
 
-    def _spare(self, t: Tried) -> bool:
-        """Tell whether the share of valleys is left for a candidate; what its first strides take is not foreseen."""
-        expected = 0.0 if t.end.followed < _COARSELY else ACCURATE * work_of({"jacobians": POLISHING}, len(t.end.theta))
-        spent, work = sum(t.end.following for t in self.tried), sum(t.end.work for t in self.tried)
-        return spent + expected <= _VALLEYS * work
+    @cached_property
+    def _spare(self) -> Mask:
+        """Whether the share of valleys is left for each candidate; what its first strides take is not foreseen."""
+        T = self.table
+        strides = np.array(
+            [ACCURATE * work_of({"jacobians": POLISHING}, n) for n in range(T["size"].max(initial=0) + 1)]
+        )
+        expected = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
+        return np.asarray(T["following"].sum() + expected <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
 
-    def finds(self, *, independent: bool = True) -> list[Tried]:
-        """Return what ended in the best optimum; moved points do not come from starts of their own.
+    def found(self, *, independent: bool = True) -> Index:
+        """Return which candidates ended in the best optimum; moved points do not come from starts of their own.
 
         What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
         """
-        best, lowest = self.best, self.lowest
+        T, best, lowest = self.table, self.best, self.lowest
         if not np.isfinite(lowest):
-            return []
-        converged = self._lowest is not None and self._lowest.success
-        same = [
-            t for t in self.tried
-            if (converged and t.cost <= best + SAME) or (t.end.settled and abs(t.end.cost - lowest) <= SAME)
-        ]  # fmt: skip
-        return [t for t in same if t.independent or not independent]
+            return np.empty(0, dtype=np.intp)
+        same = T["settled"] & (np.abs(T["cost"] - lowest) <= SAME)
+        if self._lowest is not None and T["success"][self._lowest]:
+            same |= T["solution"] <= best + SAME
+        return np.flatnonzero(same & (T["independent"] | (not independent)))
+
+    def finds(self, *, independent: bool = True) -> list[Tried]:
+        """Return what ended in the best optimum, as `found` tells."""
+        return [self.tried[i] for i in self.found(independent=independent).tolist()]
 
     def extended(self, tried: Sequence[Tried], field: Field) -> PortfolioState:
         """Return the state with more candidates."""
@@ -214,7 +250,7 @@ class PortfolioState:
             if t.end.theta and not t.end.dropped:
                 family = t.index if t.family < 0 else t.family
                 pool = joined(pool, FamilyHead(np.array(t.end.theta, dtype=float), t.end.cost, family), field)
-        return PortfolioState((*self.tried, *tried), pool)
+        return self._with((*self.tried, *tried), np.concatenate([self.table, _columns(tried)]), pool)
 
     def followed(self, index: int, end: Outcome) -> PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
@@ -226,8 +262,7 @@ class PortfolioState:
             following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
             seconds=before.seconds + end.seconds,
         )  # fmt: skip
-        tried = (*self.tried[:index], replace(self.tried[index], end=after), *self.tried[index + 1 :])
-        return replace(self, tried=tried)
+        return self._changed(index, after)
 
     def confirmed(self, index: int, end: Outcome) -> PortfolioState:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
@@ -240,15 +275,29 @@ class PortfolioState:
         )  # fmt: skip
         if not end.settled:
             after = replace(after, theta=before.end.theta, cost=before.end.cost)
-        tried = (*self.tried[:index], replace(before, end=after), *self.tried[index + 1 :])
-        return replace(self, tried=tried)
+        return self._changed(index, after)
+
+    def _changed(self, index: int, end: Outcome) -> PortfolioState:
+        new, table = replace(self.tried[index], end=end), self.table.copy()
+        table[index : index + 1] = _columns([new])
+        return self._with((*self.tried[:index], new, *self.tried[index + 1 :]), table, self.pool)
+
+    @staticmethod
+    def _with(tried: tuple[Tried, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]) -> PortfolioState:
+        state = PortfolioState(tried, pool)
+        vars(state).update(table=table)
+        return state
+
+
+def _least(costs: Array, candidates: Mask) -> int | None:
+    """Return the first of the lowest of some candidates; None if there are none."""
+    return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 
 
 def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, rng: np.random.Generator) -> list[Order]:
     """Return the orders of the next round."""
-    tried = {t.way for t in state.tried}
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
-    guessed = "fit" in tried
+    guessed, boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
     limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
     base = Order("", screen=options.screen, limits=limits, best=state.lowest, step_control=options.step_control)
     out: list[Order] = []
@@ -256,10 +305,9 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
         seed = int(rng.integers(2**63, size=1)[0])
         order = replace(base, way=way, seed=seed, guess=way == "fit" and not guessed)
         if way == "box":
-            before = sum(t.way == "box" for t in state.tried)
-            if before % 2:  # the best of several has its own basins
+            if boxes % 2:  # the best of several has its own basins
                 order = replace(order, screen=1)
-            order = replace(order, guess=before == 0 and "soft" in options.ways)
+            order = replace(order, guess=boxes == 0 and "soft" in options.ways)
         if way == MOVED:
             head = chosen(state.pool, rng, options.families)
             order = replace(order, theta=tuple(moved(head.theta, field, rng).tolist()), family=head.family)
@@ -269,8 +317,9 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
 
 def _limit(state: PortfolioState, look: int) -> float:
     """Return the cost above which the next candidate is dropped at a look; old ones say little of what is made now."""
-    known = [t.end.at_looks[look] for t in state.tried if np.isfinite(t.end.at_looks[look])][-_MEMORY:]
-    return float(np.median(known)) if len(known) >= _FEWEST else np.inf
+    costs = state.table["looks"][:, look]
+    known = costs[np.isfinite(costs)][-_MEMORY:]
+    return float(np.median(known)) if known.size >= _FEWEST else np.inf
 
 
 def following(state: PortfolioState, options: PortfolioOptions, index: int) -> Order:
@@ -281,14 +330,14 @@ def following(state: PortfolioState, options: PortfolioOptions, index: int) -> O
 
 def doubting(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> Order:
     """Return the order to exchange two quantities of the best solution."""
-    best = min(state.tried, key=lambda t: t.cost)
+    best = state.tried[int(np.argmin(state.table["solution"]))]
     seed = int(rng.integers(2**63, size=1)[0])
     return Order(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
 
 
 def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]:
     """Return the ways that were not tried yet, the cheap ones first, twice, where states have nowhere to start."""
-    times = {way: sum(t.way == way for t in state.tried) for way in options.ways if way != MOVED}
+    times = {way: int((state.table["way"] == way).sum()) for way in options.ways if way != MOVED}
     if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
         return cheap
     waiting = WHOLE if "soft" in options.ways else ("incremental",)
@@ -297,7 +346,7 @@ def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]
 
 
 def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
-    fresh = sum(1 for t in state.tried if t.end.theta and not t.end.dropped)
+    fresh = int(((state.table["size"] > 0) & ~state.table["dropped"]).sum())
     ways = [w for w in options.ways if w != MOVED or (fresh >= _FRESH and state.pool)]
     if not ways:
         ways = ["box"]
@@ -307,48 +356,48 @@ def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Gen
 
 def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     """Return how likely the next candidate is of each way, (n_ways,): its share of work over the work of one."""
-    own = [t.end.work - t.end.checking for t in state.tried]
+    T = state.table
+    costs, own = T["cost"], T["work"] - T["checking"]
     mean = float(np.mean(own)) or 1.0
-    best, found = np.inf, dict.fromkeys(ways, 1.0)
-    for t in state.tried:
-        if t.way in found and t.end.cost < best - SAME:
-            found[t.way] += 2.0
-        best = min(best, t.end.cost)
-    for t in state.finds(independent=False)[:_ENOUGH]:
-        if t.way in found:
-            found[t.way] += 1.0
-    costs = np.array([t.end.cost for t in state.tried])
+    before = np.minimum.accumulate(np.concatenate([[np.inf], costs]))[:-1]
+    improved = costs < before - SAME
+    finds = np.zeros(costs.size, dtype=np.bool_)
+    finds[state.found(independent=False)[:_ENOUGH]] = True
     good = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
-    seen: set[int] = set()
-    for t in state.tried:
-        if t.way not in found or not np.isfinite(t.end.cost) or t.end.cost > good + SAME:
-            continue
-        if (level := round(t.end.cost / SAME)) not in seen:
-            seen.add(level)
-            found[t.way] += 1.0
-    work = {w: sum(o for o, t in zip(own, state.tried, strict=True) if t.way == w) for w in ways}
+    among = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= good + SAME))
+    first = np.zeros(costs.size, dtype=np.bool_)
+    first[among[np.unique(np.rint(costs[among] / SAME), return_index=True)[1]]] = True
+    of_way = {w: T["way"] == w for w in ways}
+    found = {
+        w: 1.0 + sum(float((mine & by).sum()) for by in (improved, improved, finds, first))
+        for w, mine in of_way.items()
+    }
+    work = {w: float(own[mine].sum()) for w, mine in of_way.items()}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
-    of = _STEADY if len(state.tried) < _HARD else _STEADIER
+    of = _STEADY if costs.size < _HARD else _STEADIER
     steady = np.array([of.get(w, 0.0) for w in ways])
     share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
-    times = {w: sum(t.way == w for t in state.tried) for w in ways}
-    one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + times[w]) for w in ways])
+    one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + of_way[w].sum()) for w in ways])
     often = share / one
     return np.asarray(often / often.sum(), dtype=float)
 
 
 def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field) -> tuple[FamilyHead, ...]:
-    """Return the pool with a member more, the best first; of those that are alike only the better one stays."""
+    """Return a pool with a member more, the best first; of those that are alike only the better one stays."""
     if not np.isfinite(new.cost):
         return tuple(pool)
     width = np.where(field.upper > field.lower, field.upper - field.lower, 1.0)
-    out: list[FamilyHead] = []
-    for member in sorted((*pool, new), key=lambda m: m.cost):
-        near = (float(np.sqrt(np.mean(((member.theta - m.theta) / width) ** 2))) < _NEAR for m in out)
-        alike = (abs(member.cost - m.cost) < _ALIKE or member.family == m.family for m in out)
-        if not any(near) and not any(alike):
-            out.append(member)
-    return tuple(out[:_POOL])
+    theta = np.array([m.theta for m in pool]).reshape(len(pool), new.theta.size)
+    near = np.sqrt(np.mean(((theta - new.theta) / width) ** 2, axis=1)) < _NEAR
+    clash = [
+        bool(close) or abs(m.cost - new.cost) < _ALIKE or m.family == new.family
+        for m, close in zip(pool, near, strict=True)
+    ]
+    place = sum(m.cost <= new.cost for m in pool)
+    if any(clash[:place]):
+        return tuple(pool)
+    behind = [m for m, same in zip(pool[place:], clash[place:], strict=True) if not same]
+    return (*pool[:place], new, *behind)[:_POOL]
 
 
 def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from castfit.drive.search.portfolio.result import Candidate, PortfolioProgress, 
 from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, Order, Outcome, candidate
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
 
 _PART = 0.5  # of the time, for one candidate
 _TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
@@ -189,21 +192,19 @@ class _PortfolioSearch:
 
     def _done(self) -> str:
         """Say why the search is at its end; empty while it is not."""
-        found = len(self.state.finds())
-        if found < self.finds or self._best is None or not self._best.success:
+        if self.state.found().size < self.finds or self._best is None or not self._best.success:
             return ""
         if self._best.goodness.described:
             return f"it was found as often as was asked for ({self.finds})."
-        if any(part > _HALF for part in self._best.goodness.unexplained.values()):
+        T = self.state.table
+        if T.size < _TROUBLED or any(part > _HALF for part in self._best.goodness.unexplained.values()):
             return ""
         # Candidates that end far above the best are not followed to their optima: they count where they ended.
-        own = [t for t in self.state.tried if t.independent and not t.end.dropped and np.isfinite(t.end.cost)]
-        distinct: list[float] = []
-        for cost in sorted(t.end.cost for t in own):
-            if not distinct or cost > distinct[-1] + SAME:
-                distinct.append(cost)
-        w, N = len(distinct), len(own)
-        if len(self.state.tried) >= _TROUBLED and not fits_lacking(w, N):
+        costs: Array = np.sort(T["cost"][T["independent"] & ~T["dropped"] & np.isfinite(T["cost"])])
+        w, N, last = 0, costs.size, -1
+        while last < N - 1:  # the next one that differs
+            w, last = w + 1, int(np.searchsorted(costs, costs[last + 1] + SAME, side="right")) - 1
+        if not fits_lacking(w, N):
             return f"{N} ends from starts of their own are {w} different ones, and a better one is unlikely."
         return ""
 
@@ -213,7 +214,7 @@ class _PortfolioSearch:
         lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
         objective = self._best.objective if np.isfinite(chi2) and self._best is not None else np.inf
         return PortfolioProgress(
-            len(self.state.tried), self.state.best, chi2, len(self.state.finds()), self.run.seconds, lowest, objective,
+            len(self.state.tried), self.state.best, chi2, self.state.found().size, self.run.seconds, lowest, objective,
             self._merit.measure,
         )  # fmt: skip
 
@@ -223,8 +224,8 @@ class _PortfolioSearch:
             self._flush()
         reason = STOPS[stopped] if stopped else self.reason or STOPS[Status.MAX_TIME]
         best = None if self._best is None else self._best.with_problem(self.problem)
-        ended = set(t.index for t in self.state.finds(independent=False))
-        found = len(self.state.finds())
+        ended = set(self.state.found(independent=False).tolist())
+        found = self.state.found().size
         described = best is not None and best.success and best.goodness.described
         return PortfolioResult(
             best=best,
