@@ -26,6 +26,8 @@ import numpy as np
 import castfit as cf
 from castfit import problems
 
+from .cpu_clock import cpu_clock
+
 try:
     from castfit._support.status import check, suggest
 except ImportError:  # castfit 0.2, run by this script
@@ -90,7 +92,7 @@ def run_library(
         The first one is the problem's own for the transcription, the others are drawn.
     seed : int
     max_time : float
-        Seconds per fit.
+        CPU seconds per fit.
     progress : callable
         Told what is being done.
 
@@ -150,7 +152,7 @@ def _timed(benchmark: Any, method: str, start: Mapping[str, float], max_time: fl
     began = time.process_time()
     result: Any
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), cpu_clock():
             result = cf.fit(benchmark.problem, *_parts(benchmark, method), start=start, max_time=max_time)
     except Exception as error:  # one fit must not cost the table
         result = f"{type(error).__name__}: {error}"

@@ -10,6 +10,7 @@ up to 10^6 values.  Every case runs in a process of its own, so that peak memory
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -191,27 +192,32 @@ def scaling(
     rng : int
         Seed of the noise.
     max_time : float
-        Seconds in all: no case is begun that would, in proportion to the one before, not fit into what is left.
+        CPU seconds in all: no case is begun that would, in proportion to the one before, not fit into what is left.
     progress : callable
         Told what runs.
     """
     cases = [("experiments", "single", experiments), ("experiments", "collocation", experiments),
              ("values", "multiple", values), ("values", "collocation", values)]  # fmt: skip
-    began = time.perf_counter()
+    began = _cpu()
     found: list[ManyTiming] = []
     for what, method, counts in cases:
         last, before = 0.0, 0
         for count in counts:
-            left = max_time - (time.perf_counter() - began)
+            left = max_time - (_cpu() - began)
             if before and last * count / before > left:
                 break
             progress(f"{count:,} {what}, {method}")
-            start = time.perf_counter()
+            start = _cpu()
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 found.append(pool.submit(timed, what, method, count, rng).result())
-            last, before = time.perf_counter() - start, count
+            last, before = _cpu() - start, count
     return tuple(found)
+
+
+def _cpu() -> float:
+    """Return the CPU seconds of this process and of those that it has ended."""
+    return sum(os.times()[:4])
 
 
 def _sheets(found: Sequence[ManyTiming]) -> list[Sheet]:

@@ -25,6 +25,7 @@ from castfit.fit.fit import fit
 from castfit.problems import Benchmark, PublishedTable, load, tables
 from castfit.transcribe.multiple_shooting import MultipleShooting
 
+from .cpu_clock import cpu_clock
 from .methods import INTEGRATOR, METHODS, integrated, table_methods
 from .table import COMMON, Kind, Report, number_mistakes, record, reported
 
@@ -145,7 +146,7 @@ def run_table(
     workers : int
         Processes; times are comparable only if each has a core of its own.
     max_time : float
-        Seconds per start.
+        CPU seconds per start with one worker, else seconds.
     tolerance : float, optional
         Relative tolerance of the integrator, a hundred times the absolute one; by default the table's.
     progress : callable
@@ -179,15 +180,16 @@ def run_table(
             benchmark = load(table.problem, **case, **drawn)
             what = ", ".join([table.name, *(f"{k} = {v}" for k, v in case.items())])
             own = None if table.start is None else [benchmark.starts[table.start]]
-            found = compare(
-                benchmark.problem,
-                _chosen(names, benchmark, table.tolerance if tolerance is None else tolerance),
-                starts=own or drawn_starts(benchmark.draw_start, count, seed or 0),
-                reference=_optimum(benchmark),
-                workers=workers,
-                fit_max_time=max_time,
-                callback=teller(what, count * len(names), progress),
-            )
+            with cpu_clock(workers):
+                found = compare(
+                    benchmark.problem,
+                    _chosen(names, benchmark, table.tolerance if tolerance is None else tolerance),
+                    starts=own or drawn_starts(benchmark.draw_start, count, seed or 0),
+                    reference=_optimum(benchmark),
+                    workers=workers,
+                    fit_max_time=max_time,
+                    callback=teller(what, count * len(names), progress),
+                )
             cases.append(found)
             rows += [replace(row, case=case) for row in found.rows]
             if found.stopped is not None:

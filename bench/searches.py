@@ -28,6 +28,7 @@ from castfit.problem.problem import Problem
 from castfit.problems import Benchmark, PaperRow, load
 
 from .baselines import ABLATION, SEARCHERS, Budget, Scatter, Searcher, SearchTrace
+from .cpu_clock import cpu_clock
 from .table import COMMON, Kind, Report, collected, number_mistakes, record, reported, unknown_mistakes
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def run_searches(
     seed : int
     workers : int
     max_time : float
-        Seconds per run.
+        CPU seconds per run with one worker, else seconds.
     data : path, optional
         The measurements of hiv_proteinase; without it they are simulated.
     progress : callable
@@ -258,7 +259,8 @@ def _warm_up(searcher: Searcher, problem: Problem, budget: Budget) -> None:
 
 def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: Budget) -> SearchRun:
     began = time.process_time()
-    trace = searcher(problem, seed=seed, workers=workers, budget=budget)
+    with cpu_clock(workers):
+        trace = searcher(problem, seed=seed, workers=workers, budget=budget)
     cpu = time.process_time() - began
     at = next((m for m in trace.history if m.chi2 <= budget.vtr), None)
     return SearchRun(

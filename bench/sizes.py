@@ -36,6 +36,7 @@ from castfit._support.text_tables import Sheet
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.problem.problem import Problem
 
+from .cpu_clock import cpu_clock
 from .many_experiments import many_experiments, one_long_experiment
 from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
 from .textbook_models import MODELS
@@ -183,7 +184,8 @@ def measured(case: str, method: str, max_time: float) -> SizedFit:
     result = None
     for _ in range(2):
         began = _cpu()
-        result = cf.fit(problem, None if method == _DEFAULT else method, start=start, max_time=max_time)
+        with cpu_clock():
+            result = cf.fit(problem, None if method == _DEFAULT else method, start=start, max_time=max_time)
         took.append(_cpu() - began)
         if took[0] > max_time / 2:  # nothing is to be learned from the second
             took.append(took[0])
@@ -217,7 +219,7 @@ def run_sizes(
     problems : sequence of str, optional
         Beginnings of cases; by default all.
     max_time : float
-        Seconds per fit.
+        CPU seconds per fit.
     progress : callable
         Told what is being done.
 

@@ -203,7 +203,7 @@ class _PortfolioSearch:
         costs: Array = np.sort(T["cost"][T["independent"] & ~T["dropped"] & np.isfinite(T["cost"])])
         w, N, last = 0, costs.size, -1
         while last < N - 1:  # the next one that differs
-            w, last = w + 1, int(np.searchsorted(costs, costs[last + 1] + SAME, side="right")) - 1
+            w, last = w + 1, int(costs.searchsorted(float(costs[last + 1]) + SAME, side="right")) - 1
         if not fits_lacking(w, N):
             return f"{N} ends from starts of their own are {w} different ones, and a better one is unlikely."
         return ""
