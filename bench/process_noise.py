@@ -226,6 +226,30 @@ def speed(seed: int) -> list[NoisyRow]:
     return rows
 
 
+def online(seed: int) -> list[NoisyRow]:
+    """Measure steps of a moving horizon: three states, a pressure (Haseltine and Rawlings 2005)."""
+    a, b, c, *w = cf.symbols("a b c wa wb wc")
+    first, second = 0.5 * a - 0.05 * b * c, 0.2 * b**2 - 0.01 * c
+    right = (-first, first - 2 * second, first + second)
+    model = cf.Model(
+        {x: f + 0.002 * n for x, f, n in zip((a, b, c), right, w, strict=True)},
+        noises=w, outputs={"pressure": 32.84 * (a + b + c)},
+    )  # fmt: skip
+    initial = {"a": cf.Normal(0.5, 0.1), "b": cf.Normal(0.1, 0.1), "c": cf.Normal(0.0, 0.1)}
+    experiment = cf.Experiment({"pressure": [20.0, 21.0]}, [0.25, 0.5], sigma=0.25, start=0, initial=initial)
+    result, rng, rows = fitted(cf.Problem(model, experiment)), np.random.default_rng(seed), list[NoisyRow]()
+    for horizon in (10, 20):
+        for words, iterations in (("", 10), ("one iteration, ", 1)):
+            now, seconds = cf.moving_horizon(result, horizon, iterations=iterations), list[float]()
+            for k in range(300):
+                began = time.process_time()
+                now.step(0.25 * (k + 1), {"pressure": 25.0 + 0.25 * float(rng.standard_normal())})
+                seconds.append(1e3 * (time.process_time() - began))
+            figure = f"milliseconds a step, {words}horizon {horizon}"
+            rows.append(NoisyRow("batch reactor", figure, float(np.median(seconds[50:])), 2.0, "median"))
+    return rows
+
+
 def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _SETS, seed: int = 0) -> Report:
     """Repeat all cases; `starts` is the number of simulated data sets of each."""
     check(NAME, number_mistakes(starts=starts, seed=seed))
@@ -234,7 +258,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts
     for case in (ornstein_uhlenbeck(), van_der_pol(), fitzhugh_nagumo()):
         rows += simulated_fits(case, starts if case.name != "FitzHugh-Nagumo" else max(starts // 4, 1), seed, progress)
     progress("speed")
-    rows += speed(seed)
+    rows += speed(seed) + online(seed)
     sheet = Sheet.of(
         rows,
         ("case", lambda row: row.case),

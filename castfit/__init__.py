@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from castfit.result.block_matrix import BlockMatrix
     from castfit.result.confidence_region import Axis, ConfidenceRegion
     from castfit.result.estimate import Estimate
+    from castfit.result.kalman import KalmanResult, kalman
+    from castfit.result.moving_horizon import MovingHorizon, OnlineEstimate, moving_horizon
     from castfit.result.path_result import LaplaceCheck, PathBand, PathResult
     from castfit.result.prior_from_result import prior_from as Prior
     from castfit.result.result import Result
@@ -120,6 +122,7 @@ __all__ = [
     "IntegratorOptions",
     "Ipopt",
     "Iteration",
+    "KalmanResult",
     "Laplace",
     "LaplaceCheck",
     "LeaveOutResult",
@@ -129,10 +132,12 @@ __all__ = [
     "MixedEffectsResult",
     "Model",
     "ModelTable",
+    "MovingHorizon",
     "MultipleShooting",
     "MultistartResult",
     "NegativeBinomial",
     "Normal",
+    "OnlineEstimate",
     "OutputAt",
     "Parameter",
     "PathBand",
@@ -177,11 +182,13 @@ __all__ = [
     "identifiability",
     "incremental",
     "interval_mean",
+    "kalman",
     "lasso",
     "leave_out",
     "likelihood_ratio",
     "mixed_effects",
     "monotone",
+    "moving_horizon",
     "multistart",
     "noise",
     "per_interval",
@@ -342,6 +349,10 @@ def _home(name: str) -> Any:
             from castfit.result import block_matrix as home
         case "Axis" | "ConfidenceRegion":
             from castfit.result import confidence_region as home
+        case "KalmanResult" | "kalman":
+            from castfit.result import kalman as home
+        case "MovingHorizon" | "OnlineEstimate" | "moving_horizon":
+            from castfit.result import moving_horizon as home
         case "LaplaceCheck" | "PathBand" | "PathResult":
             from castfit.result import path_result as home
         case "Estimate":

@@ -475,7 +475,9 @@ class PathResult(Tabled):
         count = f"{self.n_data} values, {self.stages} stages, {self.iterations} iterations, {self.time:.2f} s"
         refined = f"The last refinement of the stages moved log L by {abs(self.refined):.2g}."
         sheets: list[Sheet | str] = [table] if self.names else []
-        return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}"]
+        vague = [e.name for e in self if e.verdict == "may be 0"]
+        narrow = f" The path and its bands hold at the estimates, so with no {' and '.join(vague)} to speak of."
+        return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}{narrow if vague else ''}"]
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

@@ -97,9 +97,9 @@ class RiccatiFactor:
         return ChainStep(x, u, first, np.einsum("kij,kj->ki", self.V, x) + v)
 
     @cached_property
-    def covariances(self) -> tuple[Array, Array]:
-        """The covariances of v_k, (K, n + m, n + m), and of all states, (K + 1, n, n)."""
-        n, (K, _, width) = self.S.shape[0], self.F.shape
+    def state_covariances(self) -> Array:
+        """The covariances of all states, (K + 1, n, n)."""
+        n, (K, _, _) = self.S.shape[0], self.F.shape
         B = self.F[:, :, n:]
         added = B @ self.inverse @ B.swapaxes(1, 2)
         C = np.empty((K + 1, n, n))
@@ -107,6 +107,12 @@ class RiccatiFactor:
         for k in range(K):
             closed = self._closed[k]
             C[k + 1] = now = closed.dot(now).dot(closed.T) + added[k]
+        return C
+
+    @cached_property
+    def covariances(self) -> tuple[Array, Array]:
+        """The covariances of v_k, (K, n + m, n + m), and of all states, (K + 1, n, n)."""
+        n, (K, _, width), C = self.S.shape[0], self.F.shape, self.state_covariances
         joint = np.empty((K, width, width))
         joint[:, :n, :n] = C[:-1]
         joint[:, n:, :n] = cross = self.gain @ C[:-1]

@@ -69,6 +69,7 @@ class NoisyStageFunctions:
         bend, gradient = ca.hessian(ca.dot(lam, end), v)
         block = ca.vertcat(ca.horzcat(end, slope), ca.horzcat(ca.SX(n_v, 1), bend))
         trace = 0.5 * ca.dot(C, bend) + ca.dot(M, slope)
+        self.linear = bend.nnz() == 0
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
         weights = [ca.vec(C.T), ca.vec(M.T)]
         self.values = Mapped("values", arguments, end)
@@ -150,6 +151,7 @@ class NodeCost:
         at = [system.t, system.x, system.p, system.u, z0, *data]
         hessian, gradient = ca.hessian(cost, system.x)
         trace = 0.5 * ca.dot(C, hessian)
+        self.quadratic = not ca.depends_on(hessian, system.x)
         total = cost + trace - ca.dot(mu, gradient)
         self.cost = Mapped("cost", at, cost)
         self.blocks = Mapped(
@@ -259,6 +261,10 @@ class NoisyChain:
         self.row_interval = self.interval[stage]
         mask = points.mask
         self.known = mask.astype(float)
+        with np.errstate(invalid="ignore"):
+            typical = [np.median(points.sigma[of, j]) if of.any() else 1.0 for j, of in enumerate(mask.T)]
+        self.spreads_of_outputs: Array = np.array(typical, dtype=float)
+        """What data of each output are weighted by, as a rule."""
         self.values, self.spreads = np.where(mask, points.values, 1.0), np.where(mask, points.sigma, 1.0)
         self.row_times = at[:, None]
         names = model.states
@@ -270,6 +276,11 @@ class NoisyChain:
         self.node_inputs: Array = np.concatenate([self.cubics[:, :, 0], last[None]])
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether one step of Newton's method finds the path: stages are linear, and the data cost squares."""
+        return self.functions.linear and self.data.quadratic
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -315,6 +326,16 @@ class NoisyChain:
         every = self._row_arguments(at)
         found = self.data.blocks(every[0][rows], x, at.p_rows[rows], every[3][rows], z, *(a[rows] for a in every[5:]))
         return found[:, 0, 1:].sum(axis=0), found[:, 1:, 1:].sum(axis=0)
+
+    def seen_at(self, at: ChainPoint, row: int, j: int, x: Array, z: Array) -> tuple[float, float, Array]:
+        """Return what output j is at other states in a row, its deviation, NaN if it is not measured, and its slope."""
+        of = self.condition.observed[j]
+        if of is None or not self.known[row, j]:
+            return np.nan, np.nan, x
+        every = self._row_arguments(at)
+        found = self.data.observed(every[0][row], x, at.p_rows[row], every[3][row], z, *(a[row] for a in every[5:]))[j]
+        deviation = of.noise.deviation(found[:1], found[1:2])
+        return float(found[0]), float(deviation[0]), found[2:].copy()
 
     def ends_at(self, at: ChainPoint, k: int, x: Array, c: Array, z: Array) -> Array:
         """Return the ends of stage k from several states and modes, (count, n)."""

@@ -231,6 +231,10 @@ class ChainLikelihood:
 
     # Where to begin
 
+    def still(self, q: Array, sigma: Array) -> ChainPoint:
+        """Return the chain with states that stay as they are at the start."""
+        return self.chain.point(q, sigma, self._still(q))
+
     def filtered(self, q: Array, sigma: Array) -> PathStart | None:
         """Return the path of an extended Kalman filter, in information form, for any noise of the data."""
         chain, (K, n, _) = self.chain, self.chain.shape

@@ -1,0 +1,499 @@
+"""Estimation while data come in: the most probable path over the last few measurements, and what was known before.
+
+    min  1/2 |u|^2 + cost of the data in the window,     x_0 = m + S u_0,   x_{k+1} = f_k(x_k, c_k)
+
+with one node for each measurement, the noise c_k of each stage free, and the prior N(m, S S') of the oldest node: the
+arrival cost.  When the window moves on, the oldest node is marginalised: its prior, its own measurement and its stage,
+made linear about the path that was found last, give the prior of the next one.  No datum is counted twice, and for
+linear models with normal errors the newest node is that of the Kalman filter, whatever the horizon (Rao, Rawlings and
+Mayne 2003).
+
+A step is one or a few of Newton's method on the window, by a Riccati factor (castfit.solve.riccati).  Bounds hold up to
+a part in 1e8 of a standard deviation: what is held has so large a weight, and is held as long as it pushes outwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_one_of, named, real, reals, text
+from castfit._support.reprs import one_line
+from castfit._support.status import check, suggest
+from castfit.densities.priors import Normal
+from castfit.result.path_result import PathResult
+from castfit.solve.riccati import RiccatiFactor, riccati
+from castfit.transcribe.path_likelihood import PathLikelihood, marginal, positive_part
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+_ENOUGH = 1e-3  # of a step, in deviations of the noise: the next one would be of the order of its square
+_HOLD = 1e8  # times what is known of a state otherwise: the weight that holds it at a bound
+_CHANGES = 12  # of what is held, in one step
+_ROOT = 1e-14  # least eigenvalue of a covariance, relative to the largest, that is not 0
+
+
+@dataclass(frozen=True)
+class OnlineEstimate:
+    """What is known of the states after a measurement.
+
+    states, deviations : by name
+    covariance : (n, n), in the order of the model's states
+    disturbances : by name of the noise, its mean over the time since the measurement before; none at the first one
+    held : names of states and noises that a bound holds now
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w = cf.symbols("x w")
+    >>> model = cf.Model({x: -x + 0.5 * w}, noises=[w])
+    >>> experiment = cf.Experiment({"x": [0.4, 0.2]}, time=[1, 2], sigma=0.1, start=0, initial={"x": cf.Normal(1, 0.5)})
+    >>> now = cf.moving_horizon(cf.fit(cf.Problem(model, experiment)))
+    >>> estimate = now.step(1.0, {"x": 0.4})
+    >>> sorted(estimate.states), sorted(estimate.disturbances), estimate.held
+    (['x'], ['w'], ())
+    """
+
+    time: float
+    states: dict[str, float]
+    deviations: dict[str, float]
+    covariance: Array
+    disturbances: dict[str, float]
+    held: tuple[str, ...]
+    iterations: int
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n} = {v:.4g} ± {self.deviations[n]:.2g}" for n, v in self.states.items())
+        return one_line(f"OnlineEstimate(time = {self.time:g}: {shown})")
+
+
+@dataclass
+class _Window:
+    """Nodes x (M, n) with their data, stages between them with modes c (M - 1, m), and the prior of the oldest node."""
+
+    mean: Array
+    root: Array
+    t: list[float]
+    x: list[Array]
+    z: list[Array]
+    data: list[tuple[Array, Array]]
+    u: list[Array]
+    c: list[Array]
+    lam: list[Array]
+    first: Array
+
+
+class MovingHorizon:
+    """An estimator that takes one measurement after the other; `moving_horizon` makes it.
+
+    Attributes
+    ----------
+    horizon : int
+        How many measurements lie in the window, at most.
+    now : OnlineEstimate or None
+        What the last step found; `states`, `covariance` and `disturbances` are its.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w, s = cf.symbols("x w s")
+    >>> model = cf.Model({x: s * w}, parameters=[s], noises=[w])
+    >>> data = [1.1, 0.9, 1.6, 2.2, 1.9, 2.4, 3.3, 3.1, 2.6, 2.9, 3.5, 4.1]
+    >>> experiment = cf.Experiment({"x": data}, time=range(12), sigma=0.2, initial={"x": cf.Normal(1, 1)})
+    >>> result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}))
+    >>> now = cf.moving_horizon(result, horizon=5)
+    >>> for time, value in enumerate(data):
+    ...     estimate = now.step(time, {"x": value})
+    >>> estimate
+    OnlineEstimate(time = 11: x = 4.016 ± 0.19)
+    """
+
+    def __init__(
+        self, likelihood: PathLikelihood, y: Array, i: int, horizon: int, bounds: Any, iterations: int
+    ) -> None:
+        each = likelihood.chains[i]
+        self._chain, self._model = each.chain, likelihood.problem.model
+        theta, self._sigma = likelihood.split(y)
+        condition = each.chain.condition
+        natural = condition.link.natural(theta[condition.theta])
+        self.horizon, self._iterations, self._p = horizon, iterations, natural.p
+        self._outputs, self._bounds = likelihood.problem.outputs, bounds
+        self._start, self._inputs = condition.start, None if condition.inputs else np.empty(0)
+        empty: Any = np.zeros(each.S.shape[1])
+        self._window = _Window(natural.a, each.S, [], [], [], [], [], [], [], empty)
+        self._z = condition.z_guess
+        self._held: dict[tuple[str, int, int], float] = {}  # (state or mode, node or stage, which): the bound
+        self.now: OnlineEstimate | None = None
+
+    def begin(self, initial: Mapping[str, Normal | float], start: float | None) -> None:
+        """Say what is known of states before the first step, and when."""
+        w, names = self._window, self._model.states
+        w.mean = w.mean.copy()
+        cov = w.root @ w.root.T
+        for name, value in initial.items():
+            j = names.index(name)
+            w.mean[j] = value.mean if isinstance(value, Normal) else float(value)
+            cov[j], cov[:, j] = 0.0, 0.0
+            cov[j, j] = value.deviation**2 if isinstance(value, Normal) else 0.0
+        w.root = np.diag(np.sqrt(np.diag(cov)))
+        w.first = np.zeros(w.mean.size)
+        self._start = self._start if start is None else start
+
+    @property
+    def states(self) -> dict[str, float]:
+        """The newest states by name; the initial ones before the first step."""
+        return (
+            dict(zip(self._model.states, self._window.mean.tolist(), strict=True)) if not self.now else self.now.states
+        )
+
+    @property
+    def covariance(self) -> Array:
+        """Their covariance, (n, n)."""
+        return self.now.covariance if self.now else self._window.root @ self._window.root.T
+
+    @property
+    def disturbances(self) -> dict[str, float]:
+        """The mean of each noise over the time since the measurement before the last one."""
+        return self.now.disturbances if self.now else {}
+
+    def step(
+        self, time: float, measured: Mapping[str, float], *, inputs: Mapping[str, float] | None = None
+    ) -> OnlineEstimate:
+        """Take a measurement, and return what is known of the states then.
+
+        Parameters
+        ----------
+        time : float
+            After that of the step before; the first one not before the start of the experiment.
+        measured : mapping from output to float
+            What is missing, or NaN, was not measured; there may be nothing.
+        inputs : mapping from input to float, optional
+            What they were since the step before; by default as they were then.
+
+        Raises
+        ------
+        InputError
+            For a step back in time, unknown names, values that are no numbers, inputs that nobody has said.
+        """
+        at, u = self._checked(time, measured, inputs)
+        value = np.ones(len(self._outputs))
+        known = np.zeros(len(self._outputs))
+        for name, number in measured.items():
+            if np.isfinite(float(number)):
+                j = self._outputs.index(name)
+                value[j], known[j] = float(number), 1.0
+        self._moved_to(at, u, (value, known))
+        self._inputs = u
+        factor, iterations = self._solved()
+        self.now = self._estimate(factor, iterations)
+        if len(self._window.t) > self.horizon:
+            self._marginalised()
+        return self.now
+
+    def _checked(self, time: Any, measured: Any, inputs: Any) -> tuple[float, Array]:
+        mistakes: list[str] = []
+        at, last = real(time), self._window.t[-1] if self._window.t else None
+        if at is None or not np.isfinite(at):
+            mistakes.append(f"time is {text(time)}; give a finite number")
+        elif last is not None and at <= last:
+            mistakes.append(f"time is {at:g}, but the step before was at {last:g}; time goes on, never back")
+        elif at < self._start:
+            mistakes.append(f"time is {at:g}, before the start {self._start:g}; begin there or later")
+        for name, number in named("measured", measured, mistakes).items():
+            if name not in self._outputs:
+                mistakes.append(f"'{name}' is not measured in the problem: {suggest(name, self._outputs)}")
+            elif real(number) is None:
+                mistakes.append(f"'{name}' is {text(number)}; give a number, or NaN if it was not measured")
+        given = named("inputs", inputs, mistakes)
+        names = self._model.inputs
+        u = np.full(len(names), np.nan) if self._inputs is None else self._inputs.copy()
+        for name, number in given.items():
+            known = real(number)
+            if name not in names:
+                mistakes.append(f"'{name}' is no input of the model: {suggest(name, names)}")
+            elif known is None or not np.isfinite(known):
+                mistakes.append(f"input '{name}' is {text(number)}; give a finite number")
+            else:
+                u[names.index(name)] = known
+        silent = [n for n, v in zip(names, u, strict=True) if np.isnan(v) and n not in given]
+        mistakes += [f"nobody has said what the input '{n}' was; give inputs={{'{n}': ...}}" for n in silent]
+        check("step", mistakes)
+        assert at is not None
+        return at, u
+
+    # The window
+
+    def _stage(self, x: Array, c: Array, t: Any, h: Any, u: Array, z: Array, lam: Array) -> tuple[Array, Array, Array]:
+        """Return the ends of stages, their derivatives by (x, c), and second ones of lam . ends."""
+        n, m = x.shape[-1], c.shape[-1]
+        if not x.size:
+            return np.zeros((0, n)), np.zeros((0, n, n + m)), np.zeros((0, n + m, n + m))
+        cubics = np.zeros((*u.shape, 4))
+        cubics[..., 0] = u
+        flat = cubics.reshape(*u.shape[:-1], 4 * u.shape[-1])
+        found = self._chain.functions.blocks(x, c, self._p, flat, t, h, z, lam)
+        return found[..., :n, 0].copy(), found[..., :n, 1:].copy(), found[..., n:, 1:].copy()
+
+    def _nodes(self, x: Array) -> tuple[Array, Array]:
+        """Return gradient (M, n) and Hessian (M, n, n) of what the data of the oldest M nodes cost, at x (M, n)."""
+        w, count = self._window, x.shape[0]
+        values, known = (np.array(part) for part in zip(*w.data[:count], strict=True))
+        sigma, spread = self._sigma, self._chain.spreads_of_outputs
+        t, u, z = np.array(w.t[:count])[:, None], np.array(w.u[:count]), np.array(w.z[:count])
+        found = self._chain.data.blocks(t, x, self._p, u, z, sigma, values, known, spread)
+        return found[:, 0, 1:].copy(), found[:, 1:, 1:].copy()
+
+    def _moved_to(self, time: float, u: Array, data: tuple[Array, Array]) -> None:
+        """Add a node, where the stage before leads without noise; the first one may lie behind the start."""
+        w, m = self._window, self._chain.functions.m
+        if not w.t and time > self._start:  # a node at the start, of which nothing was measured
+            nothing = np.ones_like(data[0]), np.zeros_like(data[1])
+            self._appended(self._start, w.mean.copy(), u, nothing)
+        if not w.t:
+            self._appended(time, w.mean.copy(), u, data)
+            return
+        x, c, h = w.x[-1], np.zeros(m), np.array([time - w.t[-1]])
+        end, _, _ = self._stage(x, c, np.array([w.t[-1]]), h, u, w.z[-1], np.zeros(x.size))
+        w.c.append(c)
+        self._appended(time, end, u, data)
+
+    def _appended(self, time: float, x: Array, u: Array, data: tuple[Array, Array]) -> None:
+        w = self._window
+        w.t.append(time)
+        w.x.append(x)
+        w.z.append(w.z[-1] if w.z else self._z)
+        w.u.append(u)
+        w.data.append(data)
+        w.lam.append(np.zeros(x.size))
+
+    def _solved(self) -> tuple[RiccatiFactor, int]:
+        """Take steps of Newton's method until they are small, at most so many; return the last factor."""
+        w, S = self._window, self._window.root
+        m, n = self._chain.functions.m, w.mean.size
+        t = np.array(w.t)
+        h = np.diff(t)[:, None]
+        inputs = np.array(w.u)[1:].reshape(len(w.t) - 1, len(self._model.inputs))
+        taken, factor = 0, None
+        for _ in range(self._iterations):
+            taken += 1
+            x, c, lam = np.array(w.x), np.array(w.c).reshape(-1, m), np.array(w.lam)
+            z = np.array(w.z).reshape(len(w.t), -1)
+            f, F, bend = self._stage(x[:-1], c, t[:-1, None], h, inputs, z[:-1], lam[1:])
+            gradient, hessian = self._nodes(x)
+            d = np.concatenate([(w.mean + S @ w.first - x[0])[None], f - x[1:]])
+            g = np.concatenate([gradient[:-1], c], axis=1)
+            H = bend.copy()
+            H[:, :n, :n] += hessian[:-1]
+            H[:, n:, n:] += np.eye(m)
+            factor = riccati(F, H, hessian[-1], S)
+            if factor is None:
+                hessian = positive_part(hessian)
+                H[:] = 0.0
+                H[:, :n, :n] = hessian[:-1]
+                H[:, n:, n:] = np.eye(m)
+                factor = riccati(F, H, hessian[-1], S)
+            assert factor is not None  # expected curvatures are never negative
+            step = factor.solve(g, gradient[-1], d, w.first)
+            if self._bounds:
+                factor, step = self._within(factor, F, H, hessian[-1], g, gradient[-1], d, x, c, h[:, 0])
+            w.x, w.c = list(x + step.x), list(c + step.u)
+            w.first, w.lam = w.first + step.first, list(step.multipliers)
+            if z.shape[1]:
+                p, u = self._p, np.array(w.u)
+                w.z = list(self._chain.functions.algebraic(t[:, None], np.array(w.x), p, u, z)[..., 0].copy())
+            moved = max(float(np.abs(step.u).max(initial=0.0)), float(np.abs(step.first).max(initial=0.0)))
+            moved = max(moved, float((np.abs(step.x) / (1.0 + np.abs(x))).max()))
+            if moved < _ENOUGH or self._chain.quadratic:
+                break
+        assert factor is not None
+        return factor, taken
+
+    def _within(
+        self, factor: RiccatiFactor, F: Array, H: Array, end: Array, g: Array, g_end: Array, d: Array, x: Array,
+        c: Array, h: Array,
+    ) -> tuple[RiccatiFactor, Any]:  # fmt: skip
+        """Hold at their bounds what would leave them, and release what comes back."""
+        w, n = self._window, x.shape[1]
+        weight = _HOLD * np.maximum(
+            np.abs(np.diagonal(factor.V, axis1=1, axis2=2)).max(axis=0), 1.0 / (1.0 + x[-1] ** 2)
+        )
+        step = factor.solve(g, g_end, d, w.first)
+        for _ in range(_CHANGES):
+            H2, end2, g2, g_end2 = H.copy(), end.copy(), g.copy(), g_end.copy()
+            for (kind, k, j), bound in self._held.items():
+                if kind == "mode":
+                    H2[k, n + j, n + j] += _HOLD
+                    g2[k, n + j] += _HOLD * (c[k, j] - bound)
+                elif k < c.shape[0]:
+                    H2[k, j, j] += weight[j]
+                    g2[k, j] += weight[j] * (x[k, j] - bound)
+                else:
+                    end2[j, j] += weight[j]
+                    g_end2[j] += weight[j] * (x[k, j] - bound)
+            found = riccati(F, H2, end2, w.root)
+            if found is None:
+                return factor, step
+            factor, step = found, found.solve(g2, g_end2, d, w.first)
+            held, there, noise = dict(self._held), x + step.x, c + step.u
+            for (kind, k, j), bound in self._held.items():  # released where it would come back
+                now = noise[k, j] if kind == "mode" else there[k, j]
+                name = self._model.noises[j] if kind == "mode" else self._model.states[j]
+                low, high = self._limits(name, h[k] if kind == "mode" else None)
+                if (bound == low and now > low) or (bound == high and now < high):
+                    del held[kind, k, j]
+            for name in self._bounds:
+                low, high = self._limits(name, None)
+                if name in self._model.states:
+                    j = self._model.states.index(name)
+                    for k in np.flatnonzero((there[:, j] < low) | (there[:, j] > high)).tolist():
+                        held.setdefault(("state", k, j), low if there[k, j] < low else high)
+                else:
+                    j = self._model.noises.index(name)
+                    for k in range(c.shape[0]):
+                        low, high = self._limits(name, float(h[k]))
+                        if noise[k, j] < low or noise[k, j] > high:
+                            held.setdefault(("mode", k, j), low if noise[k, j] < low else high)
+            if held == self._held:
+                break
+            self._held = held
+        return factor, step
+
+    def _limits(self, name: str, h: float | None) -> tuple[float, float]:
+        low, high = self._bounds[name]
+        return (low, high) if h is None else (low * np.sqrt(h), high * np.sqrt(h))
+
+    def _marginalised(self) -> None:
+        """Take the oldest node away; what is known of it becomes the prior of the next one."""
+        w, n = self._window, self._window.mean.size
+        x, cov = w.x[0], w.root @ w.root.T
+        f, F, _ = self._stage(x, w.c[0], np.array([w.t[0]]), np.array([w.t[1] - w.t[0]]), w.u[1], w.z[0], np.zeros(n))
+        gradient, hessian = self._nodes(x[None])
+        gain = np.linalg.solve(np.eye(n) + cov @ positive_part(hessian[0]), np.eye(n))
+        e = gain @ (w.mean - x - cov @ gradient[0])
+        after = gain @ cov
+        A, B = F[:, :n], F[:, n:]
+        after = A @ (0.5 * (after + after.T)) @ A.T + B @ B.T
+        values, vectors = np.linalg.eigh(after)
+        w.mean = f + A @ e - B @ w.c[0]
+        sizes = np.sqrt(np.where(values > _ROOT * values[-1], values, 0.0))
+        w.root = vectors * sizes
+        for part in (w.t, w.x, w.z, w.u, w.data, w.c, w.lam):
+            del part[0]
+        # Where the new prior has no spread, the path cannot deviate from its mean either.
+        w.first = np.divide(vectors.T @ (w.x[0] - w.mean), sizes, out=np.zeros(n), where=sizes > 0.0)
+        self._held = {(kind, k - 1, j): b for (kind, k, j), b in self._held.items() if k > 0}
+
+    def _estimate(self, factor: RiccatiFactor, iterations: int) -> OnlineEstimate:
+        w, names = self._window, self._model.states
+        covariance = factor.state_covariances[-1].copy()
+        deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0)).tolist()
+        noise: dict[str, float] = {}
+        if w.c:
+            h, n_w = w.t[-1] - w.t[-2], len(self._model.noises)
+            noise = dict(zip(self._model.noises, (w.c[-1][:n_w] / np.sqrt(h)).tolist(), strict=True))
+        last = {("state", len(w.t) - 1), ("mode", len(w.t) - 2)}
+        held = [(self._model.noises if kind == "mode" else names)[j] for kind, k, j in self._held if (kind, k) in last]
+        states = dict(zip(names, w.x[-1].tolist(), strict=True))
+        return OnlineEstimate(
+            w.t[-1], states, dict(zip(names, deviations, strict=True)), covariance, noise, tuple(held), iterations
+        )
+
+    def __repr__(self) -> str:
+        return one_line(f"MovingHorizon(horizon = {self.horizon}, {self.now or 'no step yet'})")
+
+
+def moving_horizon(
+    result: PathResult,
+    horizon: int = 20,
+    *,
+    experiment: str | None = None,
+    initial: Mapping[str, Normal | float] | None = None,
+    start: float | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    iterations: int = 10,
+) -> MovingHorizon:
+    """Make an estimator of states that takes one measurement after the other, at a result's estimates.
+
+    Parameters
+    ----------
+    result : PathResult
+        Of a model with noises; parameters and sigmas stay at its estimates.
+    horizon : int
+        How many measurements are in the window: what is older is known by a normal density alone.
+    experiment : str, optional
+        Whose parameters, sigmas and initial states hold; by default the first one.
+    initial : mapping from state to Normal or float, optional
+        What is known of the states before the first step, where that is not what the experiment says.
+    start : float, optional
+        When the initial states hold; by default at the start of the experiment.
+    bounds : mapping from state or noise to (lower, upper), optional
+        What states at measurements, and the mean of a noise between two, must not leave.
+    iterations : int
+        Of Newton's method in a step, at most; with 1 every step takes the same time (real-time iteration).
+
+    Returns
+    -------
+    MovingHorizon
+        Of which ``step(time, {"x": 0.41}, inputs={"u": 1.0})`` takes a measurement.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, w = cf.symbols("x w")
+    >>> model = cf.Model({x: -x + 0.5 * w}, noises=[w])
+    >>> experiment = cf.Experiment({"x": [0.4, 0.2]}, time=[1, 2], sigma=0.1, start=0, initial={"x": cf.Normal(1, 0.5)})
+    >>> result = cf.fit(cf.Problem(model, experiment))
+    >>> now = cf.moving_horizon(result, horizon=10, bounds={"x": (0.0, 5.0)})
+    >>> now.step(0.5, {"x": 0.7})
+    OnlineEstimate(time = 0.5: x = 0.6949 ± 0.097)
+    """
+    given: Any = result
+    if not isinstance(given, PathResult):
+        check("moving_horizon", [f"result is {text(given)}; give the result of fitting a model with noises"])
+    problem, mistakes = result.owner("moving_horizon").posed, list[str]()
+    model = problem.model
+    if not result.success:
+        mistakes.append(f"the fit did not succeed ({result.status.value}); begin at a solution")
+    for name, value in (("horizon", horizon), ("iterations", iterations)):
+        number = real(value)
+        if number is None or number < 1 or number != np.floor(number) or is_one_of(value, True):
+            mistakes.append(f"{name} is {text(value)}; give an integer from 1 on")
+    known = [c.name for c in problem.conditions]
+    where = known[0] if experiment is None else experiment
+    if where not in known:
+        mistakes.append(f"'{where}' is no experiment: {suggest(str(where), known)}")
+    if any(c.schedule.instants for c in problem.conditions if c.name == where):
+        mistakes.append("the experiment has events or estimated inputs, which no step knows; give another experiment")
+    limits: dict[str, tuple[float, float]] = {}
+    for name, pair in named("bounds", bounds, mistakes).items():
+        array = reals(pair)
+        if name not in (*model.states, *model.noises):
+            mistakes.append(f"bounds name '{name}': {suggest(name, (*model.states, *model.noises))}")
+        elif array is None or array.shape != (2,) or not array[0] < array[1]:
+            mistakes.append(f"the bounds of '{name}' are {text(pair)}; give (lower, upper), infinite for none")
+        else:
+            limits[name] = float(array[0]), float(array[1])
+    begin = named("initial", initial, mistakes)
+    for name, value in begin.items():
+        if name not in model.states:
+            mistakes.append(f"'{name}' is no state: {suggest(name, model.states)}")
+        elif not (isinstance(value, Normal) and not value.mistakes() and value.on == "value") and real(value) is None:
+            mistakes.append(f"the initial value of '{name}' is {text(value)}; give Normal(mean, deviation) or a number")
+    begins = None if start is None else real(start)
+    if start is not None and (begins is None or not np.isfinite(begins)):
+        mistakes.append(f"start is {text(start)}; give a finite time")
+    check("moving_horizon", mistakes)
+    inner, spreads = marginal(problem)
+    likelihood = PathLikelihood(inner, spreads, result.longest)
+    made = MovingHorizon(likelihood, result.y, known.index(where), int(horizon), limits, int(iterations))
+    made.begin(begin, begins)
+    return made
