@@ -197,11 +197,6 @@ class Integrator:
         return (n**3 // 3, n**2) if order is None else (order.targets.size, order.at.size)
 
     @property
-    def spent(self) -> float:
-        """Seconds of computing time in the compiled method, all models of the same equations together; 0 in others."""
-        return 0.0 if self._stepping is None else self._stepping.model.spent
-
-    @property
     def worth_compiling(self) -> bool:
         """Whether it pays to let the model be compiled, which was not asked for so far."""
         return self._stepping is not None and self._stepping.model.worth_compiling
