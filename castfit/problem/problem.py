@@ -20,7 +20,6 @@ from castfit._support.arguments import is_one_of, items, named, reals, text
 from castfit._support.public_names import public
 from castfit._support.status import check, unknown_names
 from castfit._support.views import views
-from castfit.densities.noise.models import LOSSES
 from castfit.densities.noise.unknown import Unknown
 from castfit.densities.priors import Entry, Normal, Priors, read_entries
 from castfit.experiment.experiment import Experiment
@@ -271,6 +270,8 @@ class Problem:
         InputError
             For another loss, an `f_scale` that is not positive, or a problem in which no output has normal errors.
         """
+        from castfit.densities.noise.models import LOSSES
+
         if not is_one_of(loss, "linear", *LOSSES):
             check("loss", [f"loss is {text(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
         if is_one_of(loss, "linear"):

@@ -27,16 +27,6 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
 from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, PETAB
 from castfit.problem.problem import Posable, kind_mistakes, with_nodes, with_smoothness
-from castfit.result.bands import (
-    ParameterDraws,
-    bands_from_draws,
-    bands_mistakes,
-    deviation,
-    input_bands,
-    linear_bands,
-    read_outputs,
-)
-from castfit.result.confidence_region import ConfidenceRegion, confidence_region
 from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
@@ -55,6 +45,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit.problem.compiled_problem import Posed
+    from castfit.result.bands import ParameterDraws
+    from castfit.result.confidence_region import ConfidenceRegion
 
 
 _ROUNDING = 1e-9  # relative
@@ -428,6 +420,8 @@ class Result:
         InputError
             For a fit that failed.
         """
+        from castfit.result.confidence_region import confidence_region  # most fits are not asked for it
+
         chosen = self._level("confidence_region", confidence_level)
         if not self.success:
             raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
@@ -482,6 +476,8 @@ class Result:
         SimulationError
             If the integration stops, as it may after a fit that failed.
         """
+        from castfit.result.bands import bands_from_draws, bands_mistakes, deviation, linear_bands, read_outputs
+
         problem = self._owner("predict")
         chosen = self.confidence_level if confidence_level is None else real(confidence_level)
         mistakes = option_mistakes(
@@ -549,10 +545,12 @@ class Result:
         InputError
             If no input is estimated, for times beyond the knots, and for a loaded result without its problem.
         """
+        from castfit.result import bands
+
         problem, chosen = self._owner("estimated_inputs"), self._level("estimated_inputs", confidence_level)
         factor = self._quantile(chosen) if self.success else np.nan
         return Prediction(
-            input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
+            bands.input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
         )
 
     def to_frame(self) -> Any:
