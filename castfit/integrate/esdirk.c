@@ -40,7 +40,9 @@
 #define SHORTEST 1e-14 /* step, relative to where it begins: a pole ends the integration at once */
 #define FEW_OUTPUTS 500
 #define LEAST 1e-40    /* step at the very beginning */
-#define LARGEST_MULTIPLIER 1e3 /* of scaled rows: beyond it another pivot than the one foreseen is needed */
+#define LARGEST_MULTIPLIER 1e3 /* of scaled rows: beyond it another pivot than the one foreseen is needed ... */
+#define LARGEST_OF_MANY 1e6    /* ... in large matrices, where pivoting costs a hundred times more */
+#define MANY_ROWS 50
 #define KEPT_HEAD 5 /* numbers before the stages of a step that is kept */
 #define REMEMBERED 1e-6 /* part of the largest value of a state so far that counts as its magnitude, if more than `unit` */
 
@@ -189,6 +191,7 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
     const int32_t *restrict entry = model->entry, *restrict target = model->targets;
     double *restrict lu = of->sparse, *restrict largest = of->scale, *restrict inverse = of->inverse;
     const int64_t n = of->n, n_x = model->n_x;
+    const double limit = n > MANY_ROWS ? LARGEST_OF_MANY : LARGEST_MULTIPLIER;
     memset(lu, 0, sizeof(double) * model->sparse);
     for (int64_t i = 0; i < n_x; i++) lu[model->one[i]] = 1.0;
     if (n == n_x)
@@ -205,7 +208,7 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
         for (int32_t q = begin[k]; q < pivot[k]; q++) {
             const int32_t i = model->earlier[q];
             const double factor = lu[q] *= inverse[i];
-            if (!(fabs(factor) * largest[i] <= LARGEST_MULTIPLIER * most)) return 0;
+            if (!(fabs(factor) * largest[i] <= limit * most)) return 0;
             for (int32_t u = pivot[i] + 1; u < begin[i + 1]; u++) lu[*target++] -= factor * lu[u];
         }
         const double here = lu[pivot[k]];

@@ -43,6 +43,8 @@ _WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less
 
 _ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of what it moves
 
+_RESOLVABLE = 1e-12  # of the largest magnitude
+
 _RATES: Built[Model, dict[int, ca.Function]] = Built()
 """Of so many points at once, by their number; 0 for one."""
 _SIZES = 8  # that are kept
@@ -268,8 +270,18 @@ def units_of(
         size = size + np.where(balance < new, np.sqrt(balance) * np.sqrt(new), new)
     if (new > 0.0).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
         size = np.where(size > 0.0, size, size[new > 0.0].min())
+    size = np.where(mean_magnitude(x) == 0.0, resolvable(size), size)
     size = np.concatenate([size, mean_magnitude(z)])
     return np.where(size > 0.0, size, 1.0)
+
+
+def resolvable(size: Array) -> Array:
+    """Return magnitudes (n,) of states that nothing tells but the model, as large as can be told beside the largest.
+
+    In a large network of reactions some are 1e-50 of others.  What grows from zero with a high power of time would have
+    to be followed from there on, with steps that are never short enough.  Absolute tolerances are far smaller still.
+    """
+    return np.where(size > 0.0, np.maximum(size, _RESOLVABLE * size.max(initial=0.0)), size)
 
 
 def mean_magnitude(values: Array) -> Array:

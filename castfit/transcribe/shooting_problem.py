@@ -31,7 +31,7 @@ from castfit._support.time_limit import Stopped, unwatched
 from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import rounding
-from castfit.integrate.trajectories import mean_magnitude
+from castfit.integrate.trajectories import mean_magnitude, resolvable
 from castfit.integrate.triggers import triggered
 from castfit.solve.staged import (
     COARSE,
@@ -142,7 +142,7 @@ class ShootingProblem(TranscribedProblem):
         gives: tuple[type, ...] = (Linearization,),
     ) -> None:
         self.problem = problem = problem.posed
-        if not (backward or relaxed or GradientEvaluation in gives):
+        if not relaxed:
             options = _along_directions(problem, options, nodes=nodes)
         self._choose(options)
         self._nodes, self._backward, self.gives = nodes, backward, gives
@@ -315,7 +315,7 @@ class ShootingProblem(TranscribedProblem):
         open_ = [np.array([name not in of for name in names]) for of in known]
         for _ in range(_SETTLING):
             found = zip(self._magnitudes(self.start), self._units, open_, strict=True)
-            changed = [np.where((new > 0.0) & may, new, old) for new, old, may in found]
+            changed = [np.where((new > 0.0) & may, resolvable(new), old) for new, old, may in found]
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
             if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
                 break
@@ -340,7 +340,7 @@ class ShootingProblem(TranscribedProblem):
 
         Absolute tolerances are relative to magnitudes; where these were much too large the solution is inaccurate.
         """
-        found = self._magnitudes(v)
+        found = [resolvable(size) for size in self._magnitudes(v)]
         if not any(((new > 0.0) & (new * _TOO_LARGE < old)).any() for new, old in zip(found, self._units, strict=True)):
             return None
         other = self.with_units([np.where(new > 0.0, new, old) for new, old in zip(found, self._units, strict=True)])

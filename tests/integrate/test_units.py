@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 
 import castfit as cf
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.trajectories import units_of
+from castfit.integrate.trajectories import resolvable, units_of
 from tests.crossed import crossed
 
 TRANSCRIPTIONS = {
@@ -168,3 +168,17 @@ def test_far_cells_of_a_diffusion_have_magnitudes_that_can_be_integrated():
     sizes = np.array([float(exact[f"u{i}"][0]) for i in range(n)])
     assert (staged.units[0] > 0.01 * sizes).all()
     assert (staged.units[0] < 100 * sizes).all()
+
+
+def test_what_only_the_model_tells_is_not_smaller_than_can_be_told_beside_the_largest():
+    """Products of products of what is hardly there: 1e-60 of the first state, which no step could follow from zero."""
+    names = [f"s{i}" for i in range(7)]
+    x, k = cf.symbols(" ".join(names)), cf.symbols("k")
+    rates = {x[0]: -k * x[0]} | {x[i]: k * x[i - 1] ** 2 / 1e9 - x[i] for i in range(1, 7)}
+    model = cf.Model(rates, parameters=[k], initial={x[0]: 1e3} | dict.fromkeys(x[1:], 0.0))
+    start = np.array([1e3, *[0.0] * 6])
+    table = np.array([0.0, 10.0]), np.repeat(start[None], 2, axis=0), np.zeros((2, 0))
+    found = units_of(model, [], np.ones(1), 10.0, table)
+    assert found[0] == 1e3
+    assert found.min() == pytest.approx(1e-12 * found.max())
+    np.testing.assert_array_equal(resolvable(np.array([0.0, 1.0, 1e-3])), [0.0, 1.0, 1e-3])
