@@ -305,8 +305,8 @@ def outlier(measured, k, begin, scale):
 TASKS = {
     "SIR, counts per week": Task(
         "epidemic", lambda e: e["problem"](),
-        {"b": 3.7, "g": 2.7, "i0": 3.5e-4, "reach": 1.1e4, "sigma(cases)": 0.09},
-        neg2loglik=outbreak, logs=("b", "g", "i0", "reach", "sigma(cases)"),
+        {"b": 3.7, "g": 2.7, "i0": 3.5e-4, "reach": 1.1e4, "dispersion(cases)": 0.09},
+        neg2loglik=outbreak, logs=("b", "g", "i0", "reach", "dispersion(cases)"),
     ),
     "Michaelis-Menten": Task(
         "michaelis_menten", lambda e: e["problem"],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from castfit.fit.choice import DOWN, PROBE
-from castfit.problem.observables import unknowns
+from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
@@ -261,8 +261,10 @@ def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: ND
     names = [name for name, exact in zip(problem.groups, small, strict=True) if exact]
     held = [name for name, side in zip(problem.names, active[: len(problem.names)], strict=True) if side < 0]
     if held:
-        free = {f"sigma({name})" for name, _, _, sigma in unknowns(problem.experiments) if sigma.lower == 0.0}
-        names += [name.removeprefix("sigma(").removesuffix(")") for name in held if name in free]
+        free = {
+            parameter_of(n, name): name for name, _, n, sigma in unknowns(problem.experiments) if sigma.lower == 0.0
+        }
+        names += [free[name] for name in held if name in free]
     if not names:
         return ""
     data = f"data of {', '.join(names)}" if all(names) else "data"

@@ -39,7 +39,7 @@ from castfit.problem.constraint_compilation import (
 )
 from castfit.problem.constraints import read_constraints, repeated_names
 from castfit.problem.feasibility import contradictions, redundant
-from castfit.problem.observables import work_out
+from castfit.problem.observables import called_now, work_out
 from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Constraint, Parameter, Statement, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, Smooth, Term, prior_rows
@@ -258,7 +258,8 @@ class Posed:
         mistakes: list[str] = []
         theta, (lower, upper) = self.guess.copy(), self.bounds
         place = {name: j for j, name in enumerate(self.names)}
-        for name, value in named("start", values, mistakes).items():
+        for given, value in named("start", values, mistakes).items():
+            name = called_now(given, place)
             if name not in place:
                 mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
                 continue

@@ -1,13 +1,14 @@
 """How each output is observed in each experiment: its noise model worked out.
 
 An unknown standard deviation is either a *group* of data, whose sigma is eliminated while fitting, or a parameter
-``sigma(y)`` of its own.  A spread that is computed, from parameters, states or outputs, becomes an output of the model,
-``sigma of y``, so that transcriptions evaluate it, and its derivatives, like anything else that is measured.
+``sigma(y)`` of its own, or ``dispersion(y)``.  A spread that is computed, from parameters, states or outputs, becomes
+an output of the model, ``sigma of y``, so that transcriptions evaluate it, and its derivatives, like anything else that
+is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -105,6 +106,17 @@ def label(output: str, sigma: Unknown) -> str:
     return sigma.name or output
 
 
+def parameter_of(noise: Noise, name: str) -> str:
+    """Return what an unknown spread is called among the estimates, where it is one of them."""
+    return f"{noise.spread_name}({name})"
+
+
+def called_now(name: str, names: Container[str]) -> str:
+    """Return the name of a quantity among `names`, which earlier versions may have called otherwise: dispersions."""
+    now = name.replace("sigma(", "dispersion(", 1) if name.startswith("sigma(") else name
+    return now if name not in names and now in names else name
+
+
 def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Noise, Unknown]]:
     """List every use of an unknown sigma: its label, the output, the noise model, and what was said of it."""
     for e in experiments:
@@ -147,7 +159,7 @@ def _observed(experiment: Experiment, output: str, plan: _ObservablePlan) -> Obs
         name = label(output, sigma)
         if plan.eliminated[name]:
             return ObservedOutput(bare, plan.group(name), (output,))
-        parameter = f"sigma({name})"
+        parameter = parameter_of(noise, name)
         plan.parameters[parameter] = _parameter(experiment, output, noise, sigma)
         sigma = _symbol(parameter)
     own = [plan.spread(output, symbol) for symbol in noise.symbols]

@@ -31,7 +31,7 @@ from castfit.model.model import Model
 from castfit.model.scaled_outputs import measured_with
 from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
 from castfit.problem.constraints import repeated_names
-from castfit.problem.observables import unknowns
+from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values, measured_times
 from castfit.problem.quantities import every_parameter, names_used, noise_names
 
@@ -104,9 +104,10 @@ def _noise_mistakes(said: Statement) -> list[str]:
 def _unknown_sigma_mistakes(said: Statement) -> list[str]:
     """Find unknown sigmas of which different things are said, or whose parameter's name is taken."""
     meant: dict[str, set[tuple[Any, ...]]] = {}
-    for name, _, _, s in unknowns(said.experiments):
+    every, taken = every_parameter(said.model, said.parameters), dict[str, None]()
+    for name, _, noise, s in unknowns(said.experiments):
+        taken |= dict.fromkeys({parameter_of(noise, name)} & {*every})
         meant.setdefault(name, set()).add((s.guess, s.lower, s.upper, repr(s.prior)))
-    taken = [f"sigma({name})" for name in meant if f"sigma({name})" in every_parameter(said.model, said.parameters)]
     return [
         f"the unknown sigma '{name}' is given in {len(kinds)} different ways; say the same wherever it is named"
         for name, kinds in meant.items()

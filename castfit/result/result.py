@@ -26,6 +26,7 @@ from castfit._support.whole_files import write_whole
 from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
 from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, PETAB
+from castfit.problem.observables import called_now
 from castfit.problem.problem import Posable, kind_mistakes, with_nodes, with_smoothness
 from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import quantile
@@ -338,6 +339,7 @@ class Result:
         InputError
             If nothing of that name was estimated.
         """
+        name = called_now(name, self.names)
         estimated = name in self.parameters or name in self.initial_states
         if not estimated and name not in self.sigmas:
             known = dict.fromkeys((*self.names, *self.sigmas))
@@ -667,6 +669,15 @@ class Result:
         """
         check("with_problem", kind_mistakes(problem))
         problem = self._with_nodes(problem)
+        old = {name: now for name in self.names if (now := called_now(name, problem.names)) != name}
+        if old:
+            saved = json.dumps(self.to_plain())
+            for name, now in old.items():
+                saved = saved.replace(name, now)
+            now_named = Result.from_plain(json.loads(saved, object_hook=restored))
+            model = {"model": fingerprint.question(problem)["model"]}  # whose hash holds the name
+            asked = {**now_named.question, **model} if now_named.question else {}
+            return replace(now_named, question=asked).with_problem(problem)
         found = (problem.names, tuple(c.name for c in problem.conditions), problem.n_data)
         expected = (self.names, tuple(self.trajectories), self.n_data)
         what = ("estimated quantities", "experiments", "number of measured values")

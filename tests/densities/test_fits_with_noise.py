@@ -94,7 +94,7 @@ def test_it_does_not_matter_where_a_spread_begins(name):
 def test_a_spread_that_wants_to_be_zero_ends_at_its_bound_and_says_so(transcription, solver, noise, values):
     result = cf.fit(decay(values, noise, guess=0.6, amount=12.0), transcription, solver)
     assert result.success
-    assert result.active == {"sigma(x)": "lower"}
+    assert result.active == {f"{noise.spread_name}(x)": "lower"}
     assert "at its lower bound" in str(result)
     assert np.isfinite(result.neg2loglik)
     assert np.isfinite(result.standard_errors["k"])

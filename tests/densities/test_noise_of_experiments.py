@@ -209,7 +209,7 @@ def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
     drawn = draw(cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, wrong)
     assert not wrong
     assert len({start["k1"] for start in drawn.first}) == 4
-    assert len({start["sigma(obs)"] for start in drawn.first}) == 1
+    assert len({start["dispersion(obs)"] for start in drawn.first}) == 1
 
 
 def test_every_driver_finds_the_most_likely_parameters() -> None:
@@ -271,3 +271,26 @@ def test_losses_that_cannot_be_are_refused() -> None:
         cf.fit(cascade(truth(), noise=cf.LogNormal()), loss="huber")
     with pytest.raises(cf.InputError, match="for a Problem"):
         cf.fit(problem.posed, loss="huber")
+
+
+def test_a_dispersion_is_called_so_and_by_its_old_name(tmp_path, monkeypatch):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
+    data = cf.Experiment({"x": [40, 21, 26, 9, 21, 12]}, time=[0.5, 1, 1.5, 2, 2.5, 3], noise=cf.NegativeBinomial())
+    asked = {"model": model, "experiments": data, "parameters": {"k": 1.0}}
+    result = cf.fit(cf.Problem(**asked))
+    assert result.names == ("k", "dispersion(x)")
+    assert result["sigma(x)"] == result["dispersion(x)"] == result.parameters["dispersion(x)"]
+    again = cf.fit(cf.Problem(**asked), start={"sigma(x)": result["dispersion(x)"].value})
+    assert again["dispersion(x)"].value == pytest.approx(result["dispersion(x)"].value, rel=1e-4)
+    monkeypatch.setattr(cf.NegativeBinomial, "spread_name", "sigma")  # as results were saved before
+    before = cf.fit(cf.Problem(**asked))
+    assert before.names == ("k", "sigma(x)")
+    before.save(tmp_path / "before.json")
+    monkeypatch.undo()
+    loaded = cf.Result.load(tmp_path / "before.json")
+    assert loaded["sigma(x)"] == before["sigma(x)"]
+    known = loaded.with_problem(cf.Problem(**asked))
+    assert known.names == result.names
+    assert known.standard_errors["dispersion(x)"] == before.standard_errors["sigma(x)"]
+    assert known.covariance == pytest.approx(before.covariance)

@@ -122,7 +122,11 @@ class NegativeBinomial(_Counts):
     >>> result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
     >>> print(round(result.parameters["k"], 3), round(result.standard_errors["k"], 3))
     0.454 0.055
+    >>> result["dispersion(x)"].value < 0.01
+    True
     """
+
+    spread_name = "dispersion"
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return -log of the probability, with n = 1/s and p = 1/(1 + s mu).

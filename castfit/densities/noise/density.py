@@ -136,6 +136,8 @@ class Noise(Picklable, ABC):
     """Whether the density has a spread, so that `sigma` means something."""
     heavy: ClassVar[bool] = False
     """Whether values far away are to be expected, so that the sum of squared residuals says little."""
+    spread_name: ClassVar[str] = "sigma"
+    """What the spread is called among the estimates, as in ``sigma(y)``."""
     in_unit_of_output: ClassVar[bool] = True
     """Whether the spread has the unit of the output."""
 
