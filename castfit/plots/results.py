@@ -30,6 +30,7 @@ from castfit.plots._scales import (
 from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
 from castfit.plots.inputs import draw as draw_inputs
 from castfit.plots.inputs import rows as input_rows
+from castfit.result.path_result import PathResult
 from castfit.simulate.simulate import SimulationError
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ def fit(
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.fit(result, bands="linear")
     """
+    given: Any = result
+    noisy = ["the result is that of a model with noises; use plots.paths(result)"]
+    check("plots.fit", noisy if isinstance(given, PathResult) else [])
     check(
         "plots.fit",
         option_mistakes(

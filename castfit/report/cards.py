@@ -109,9 +109,11 @@ def _found(found: SearchResult) -> Markup:
 
 def _model(asked: Model) -> Markup:
     kind = "Differential-algebraic equations" if asked.algebraic_states else "Ordinary differential equations"
-    named = f" with the parameters {', '.join(asked.parameters)}" if asked.parameters else " without parameters"
+    own = [name for name in asked.parameters if name not in asked.noises]
+    named = f" with the parameters {', '.join(own)}" if own else " without parameters"
     inputs = f" and the inputs {', '.join(asked.inputs)}" if asked.inputs else ""
-    return joined(_headline(kind, named, inputs), problem_sections.model(asked))
+    noises = f", driven by white noise {', '.join(asked.noises)}" if asked.noises else ""
+    return joined(_headline(kind, named, inputs, noises), problem_sections.model(asked))
 
 
 def _problem(asked: Problem | Posed) -> Markup:

@@ -325,6 +325,9 @@ def test_the_picture_has_a_band_for_each_output(tmp_path):
     figure = result.plot(tmp_path / "walk.png")
     assert len(figure.axes) == 2
     assert (tmp_path / "walk.png").stat().st_size > 1000
+    with pytest.raises(cf.InputError, match=r"use plots\.paths"):
+        cf.plots.fit(result)
+    assert "driven by white noise w" in result.problem.own_model._repr_html_()
     with pytest.raises(cf.InputError, match="no state or output"):
         cf.plots.paths(result, outputs=["q"])
     with pytest.raises(cf.InputError, match="no state or output"):
