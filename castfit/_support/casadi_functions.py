@@ -139,28 +139,54 @@ class Buffered:
 
 
 _AT_ONCE = 8192  # points; buffers for more would be as large as all that is known of the points
+_ENTRIES = 2**22  # of buffers, at most, where a point has many
+_SPARSE = 1024, 0.25  # entries of a matrix from which zeros are left out, where no more than this part is something else
 
 
 class Mapped:
-    """A matrix expression as a function of arrays of points (..., size); the next call overwrites its results."""
+    """A matrix expression as a function of arrays of points (..., size); the next call overwrites its results.
+
+    places : rows and columns of the entries that are computed, (k,) each, row by row: of a large sparse matrix those
+        that may differ from zero, else all
+    """
 
     def __init__(self, name: str, arguments: Sequence[ca.SX], expression: ca.SX) -> None:
         self.empty = expression.nnz() == 0
         self._sizes = [a.numel() for a in arguments]
-        self._shape = expression.shape
+        self._shape = rows, columns = expression.shape
         # CasADi stores by columns, so the transpose arrives by rows.
+        inside = ca.cse(expression.T)
+        least, part = _SPARSE
+        self._sparse = rows * columns >= least and 0 < expression.nnz() <= part * rows * columns
+        if not self._sparse:
+            inside = ca.densify(inside)
+        column, row = (np.array(of, dtype=np.intp) for of in inside.sparsity().get_triplet())
+        self.places, self._flat = (row, column), row * columns + column
         names = [f"i{i}" for i in range(len(arguments))]
-        self._function = ca.Function(name, list(arguments), [ca.densify(ca.cse(expression.T))], names, ["out"])
+        found = ca.vertcat(*inside.nonzeros()) if self._sparse else inside
+        self._function = ca.Function(name, list(arguments), [found], names, ["out"])
         self._buffered: dict[int, Buffered] = {}
 
     def __call__(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the matrices, (..., rows, columns)."""
+        entries = self.entries(*points)
+        leading = entries.shape[:-1]
+        if self._sparse:
+            out = np.zeros((*leading, self._shape[0] * self._shape[1]))
+            out[..., self._flat] = entries
+            entries = out
+        return entries.reshape(*leading, *self._shape)
+
+    def entries(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the entries at `places`, (..., k)."""
         shapes: list[tuple[int, ...]] = []
         for array in points:
             shapes.append(array.shape[:-1])
         leading = np.broadcast_shapes(*shapes)
         count = int(np.prod(leading))
-        if count > _AT_ONCE and count <= _AT_ONCE * leading[0]:
-            return self._in_parts(points, leading, count)
+        most = max(1, min(_AT_ONCE, _ENTRIES // max(self._flat.size, 1)))
+        if count > most and count <= most * leading[0]:
+            return self._in_parts(points, leading, count, most)
         if count not in self._buffered:
             self._buffered[count] = Buffered(self._function.map(count), ("out",))
         evaluate = self._buffered[count]
@@ -168,22 +194,22 @@ class Mapped:
             if size:
                 evaluate.arguments[f"i{i}"].reshape(*leading, size)[...] = array
         evaluate()
-        return evaluate.results["out"].reshape(*leading, *self._shape)
+        return evaluate.results["out"].reshape(*leading, self._flat.size)
 
     def _in_parts(
-        self, points: Sequence[NDArray[np.float64]], leading: tuple[int, ...], count: int
+        self, points: Sequence[NDArray[np.float64]], leading: tuple[int, ...], count: int, most: int
     ) -> NDArray[np.float64]:
-        """Evaluate at many points, some after the others."""
-        out = np.empty((count, *self._shape))
+        """Evaluate at many points, at most so many at once."""
+        out = np.empty((count, self._flat.size))
         # What is the same at all points is not written out.
         flat = [np.broadcast_to(a, (*leading, a.shape[-1])) for a in points]
         first = leading[0]
-        rows = _AT_ONCE * first // count
+        rows = most * first // count
         for k in range(0, first, rows):
             parts = [a[k : k + rows] for a in flat]
             size = count // first * parts[0].shape[0]
-            out[count // first * k :][:size] = self(*parts).reshape(size, *self._shape)
-        return out.reshape(*leading, *self._shape)
+            out[count // first * k :][:size] = self.entries(*parts).reshape(size, -1)
+        return out.reshape(*leading, -1)
 
 
 class Built(threading.local, Generic[K, V]):

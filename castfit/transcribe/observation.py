@@ -60,6 +60,15 @@ class PointwiseExpressions:
         """Return the derivatives with respect to the local variables, (..., n, n_l)."""
         return self._jacobian(t, x, z, p, u)
 
+    @property
+    def places(self) -> tuple[Index, Index]:
+        """Rows and columns of the entries of the Jacobian that `jacobian_entries` computes, (k,), row by row."""
+        return self._jacobian.places
+
+    def jacobian_entries(self, t: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
+        """Return the entries of the Jacobian at `places`, (..., k): of large sparse ones few."""
+        return self._jacobian.entries(t, x, z, p, u)
+
     def hessian(self, t: Array, x: Array, z: Array, p: Array, u: Array, weight: Array) -> Array:
         """Return  sum_i weight_i d2 expression_i, (..., n_l, n_l); expressions of weight zero may be infinite."""
         return self._hessian(t, x, z, p, u, weight)
