@@ -140,7 +140,10 @@ class Buffered:
 
 _AT_ONCE = 8192  # points; buffers for more would be as large as all that is known of the points
 _ENTRIES = 2**22  # of buffers, at most, where a point has many
-_SPARSE = 1024, 0.25  # entries of a matrix from which zeros are left out, where no more than this part is something else
+_SPARSE = (
+    1024,
+    0.25,
+)  # entries of a matrix from which zeros are left out, where no more than this part is something else
 
 
 class Mapped:
@@ -163,7 +166,7 @@ class Mapped:
         column, row = (np.array(of, dtype=np.intp) for of in inside.sparsity().get_triplet())
         self.places, self._flat = (row, column), row * columns + column
         names = [f"i{i}" for i in range(len(arguments))]
-        found = ca.vertcat(*inside.nonzeros()) if self._sparse else inside
+        found: Any = ca.vertcat(*cast("list[ca.SX]", inside.nonzeros())) if self._sparse else inside
         self._function = ca.Function(name, list(arguments), [found], names, ["out"])
         self._buffered: dict[int, Buffered] = {}
 

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from castfit._support.arrays import Array, Index
 
+_FEW = 0.02  # of the products of a dense matrix: each takes so much longer where it has to be found
+_AT_ONCE = 2**20  # entries of rows that are written out
+
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
@@ -91,6 +94,19 @@ class SparseRows:
     def squares(self) -> Array:
         """Return the squared lengths of the columns, (n,)."""
         return np.bincount(self.column, self.entry**2, minlength=self.shape[1]).astype(float, copy=False)
+
+    def gram(self) -> Array:
+        """Return  M^T M  of this matrix M as a dense one, (n, n), from its entries where they are few, else by rows."""
+        m, n = self.shape
+        if float(np.sum(np.diff(self.starts).astype(float) ** 2)) < _FEW * m * n**2:
+            found = self.product()
+            counted = np.bincount(found.row * n + found.column, found.entry, minlength=n * n)
+            return counted.astype(float).reshape(n, n)
+        out, rows = np.zeros((n, n)), max(1, _AT_ONCE // max(n, 1))
+        for first in range(0, m, rows):
+            part = self.taken(np.arange(first, min(first + rows, m))).dense
+            out += part.T @ part
+        return out
 
     def product(self) -> SparseRows:
         """Return  M^T M  of this matrix M, (n, n); places may come several times, and count together."""

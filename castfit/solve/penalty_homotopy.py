@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import scipy
@@ -62,6 +62,20 @@ class SoftStep:
     held_back: float
 
 
+class StepEquations(Protocol):
+    """Normal equations, as a step asks for them; see `NormalEquations`."""
+
+    gradient: Array
+
+    def decrease(self, dv: Array) -> float:
+        """Decrease of Phi that the quadratic model promises for a step."""
+        ...
+
+    def solve(self, mu: float, held: Mask) -> Array | None:
+        """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite."""
+        ...
+
+
 class SoftenedProblem:
     """A staged problem at one station.
 
@@ -93,11 +107,11 @@ class SoftenedProblem:
                 total += float(np.sum((weight * part) ** 2))
         return 0.5 * total
 
-    def step(self, ledger: Ledger, linear: Linearization, mu: float) -> SoftStep:
+    def step(self, ledger: Ledger, at: Evaluation, mu: float) -> SoftStep:
         """Take one accepted step, raising mu until Phi falls."""
-        staged, v = self.staged, linear.v
-        now = self.value(linear)
-        normal = self.equations(linear)
+        staged, v = self.staged, at.v
+        now = self.value(at)
+        normal = self.equations(at)
         gradient = normal.gradient
         held = ((v <= staged.lower) & (gradient >= 0)) | ((v >= staged.upper) & (gradient <= 0))
         held |= staged.lower == staged.upper
@@ -111,32 +125,49 @@ class SoftenedProblem:
                 promised = normal.decrease(to - v)
                 gain = (now - value) / max(promised, 1e-300)
                 # A point whose sensitivities cannot be integrated would be a dead end.
-                if value < now and gain > 1e-4 and ledger.linearize(to).ok:
+                if value < now and gain > 1e-4 and self.goes_on(ledger, to):
                     shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
                     return SoftStep(trial, value, (now - value) / now, max(mu * shrink, 1e-12), mu)
             mu *= growth
             growth *= 2.0
         return SoftStep(None, now, 0.0, mu, mu)
 
-    def equations(self, linear: Linearization) -> NormalEquations:
-        """Return the normal equations at a point."""
+    def goes_on(self, ledger: Ledger, v: Array) -> bool:
+        """Whether there are derivatives at v."""
+        return ledger.linearize(v).ok
+
+    def equations(self, at: Evaluation) -> StepEquations:
+        """Return the normal equations at a point, which is linearized."""
+        assert isinstance(at, Linearization)
         layout = self.staged.layout
-        return NormalEquations(layout, linear, (self._rows(i, chain, linear) for i, chain in enumerate(layout.chains)))
+        return NormalEquations(layout, at, (self._rows(i, chain, at) for i, chain in enumerate(layout.chains)))
+
+    def weighted(self, i: int, at: Evaluation) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+        """Return weights and weighted values of the residuals of chain i, gaps to the next node, and inner equations.
+
+        All are (K, m); the last stage has no next node, and zeros.
+        """
+        chain, values = self.staged.layout.chains[i], at.values[i]
+        ahead, following = np.zeros((2, chain.n_stages, chain.n_s))
+        ahead[:-1] = self._gap_weights[i][1:]
+        following[:-1] = ahead[:-1] * gap_of(chain, at, i)[1:]
+        w_r, w_d = self._weights[i] * np.append(at.sigma, 1.0)[chain.group], self._inner_weights[i]
+        return (w_r, ahead, w_d), (w_r * values.r, following, w_d * values.d)
+
+    def initial(self, i: int, at: Evaluation) -> tuple[Array, Array]:
+        """Return the weight of the initial condition of chain i, and its weighted value, (n_s,)."""
+        weight = self._gap_weights[i][0]
+        return weight, weight * gap_of(self.staged.layout.chains[i], at, i)[0]
 
     def _rows(self, i: int, chain: Chain, linear: Linearization) -> WeightedRows:
         j: Jacobians = linear.jacobians[i]
-        values, K, n_s = linear.values[i], chain.n_stages, chain.n_s
-        gap, weight = gap_of(chain, linear, i), self._gap_weights[i][0]
-        following = np.zeros((K, n_s))
-        following[:-1] = self._gap_weights[i][1:] * gap[1:]
-        ahead = np.zeros((K, n_s))
-        ahead[:-1] = self._gap_weights[i][1:]
-        w_r, w_d = self._weights[i] * np.append(linear.sigma, 1.0)[chain.group], self._inner_weights[i]
-        residual = np.concatenate([w_r * values.r, following, w_d * values.d], axis=1)
+        (w_r, ahead, w_d), parts = self.weighted(i, linear)
+        weight, start = self.initial(i, linear)
+        residual = np.concatenate(parts, axis=1)
         jacobian = stage_jacobian(
             (j.R_s, j.R_w, j.R_q), (j.X_s, j.X_w, j.X_q), (j.D_s, j.D_w, j.D_q), w_r, ahead, ahead, w_d
         )
-        return residual, jacobian, (weight, weight * gap[0], weight[:, None] * j.A)
+        return residual, jacobian, (weight, start, weight[:, None] * j.A)
 
 
 WeightedRows = tuple[Array, Array, tuple[Array, Array, Array]]

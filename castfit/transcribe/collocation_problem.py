@@ -47,6 +47,7 @@ from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
+    from castfit._support.sparse_rows import SparseRows
     from castfit.model.model import System
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
@@ -118,6 +119,25 @@ class _Memory:
     linearization: Linearization | None = None
     slopes: tuple[LocalDerivatives, ...] = ()
     naturals: tuple[Natural, ...] = ()
+
+
+@dataclass(frozen=True)
+class QuantitySlopes:
+    """Derivatives by the quantities of one experiment: the parts R_q, D_q, X_q and A of its `Jacobians`.
+
+    None where they vanish; inner (K n_w, n_q)
+    """
+
+    rows: Array | None
+    inner: SparseRows
+    ends: Array | None
+    initial: Array
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of them are."""
+        blocks = (self.rows, self.inner.entry, self.ends, self.initial)
+        return all(bool(np.isfinite(block).all()) for block in blocks if block is not None)
 
 
 class CollocationProblem(TranscribedProblem):
@@ -229,6 +249,16 @@ class CollocationProblem(TranscribedProblem):
             blocks, measured = (jacobians for _, jacobians in found), (e.measured for e in self.elements)
             memory.linearization = self._linearization(evaluation, blocks, failures, measured, lambda: self._seen(v))
         return memory.linearization
+
+    def by_quantities(self, v: Array) -> Iterator[QuantitySlopes]:
+        """Yield, per experiment, how what is evaluated at v moves with its quantities alone, the states staying."""
+        for e, chain, at in zip(self.elements, self.layout.chains, self._recall(v).naturals, strict=True):
+            _, s, w = chain.local(self._memory.v)
+            with np.errstate(all="ignore"):
+                ends = e.end_blocks(at, s, w).q if any(e.division.crossings) else None
+                rows = e.observed_by_quantities(self.equations, at, s, w)
+                inner = e.inner_by_quantities(self.equations, at, s, w)
+            yield QuantitySlopes(rows, inner, ends, at.da)
 
     def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
         naturals = self._recall(v).naturals

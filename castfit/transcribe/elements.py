@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
+from castfit._support.sparse_rows import SparseRows
 from castfit._support.status import check, suggest
 from castfit.integrate import shift_cubics
 from castfit.solve.staged import ChainValues
@@ -36,7 +37,7 @@ from castfit.solve.staged import ChainValues
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from castfit._support.arrays import Array, Index
+    from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.parameter_map import Natural
     from castfit.transcribe.observation import Measured, PointwiseExpressions
     from castfit.transcribe.stage_division import Division
@@ -310,6 +311,36 @@ class Elements:
         by_s = np.broadcast_to(self._linear[:, :, 0, : self.n_x].reshape(rows, -1), (stages, rows, self.n_x))
         by_q = slopes.flow[..., n_e:] @ dp[:, None]
         return Blocks(by_s, self.inner_matrix(slopes.flow), by_q.reshape(stages, rows, -1))
+
+    def inner_by_quantities(self, equations: Equations, at: Natural, s: Array, w: Array) -> SparseRows:
+        """Return the derivative of d by q alone, (K d n_e, n_q), from the entries that are not zero."""
+        y, p, dp = self.states(s, w), self.parameters(at), self.parameter_slopes(at, equations.free)
+        row, column = equations.flow.places
+        own = np.flatnonzero(column >= self.n_e)
+        row, column = row[own], column[own] - self.n_e
+        entry = equations.flow.jacobian_entries(*self._collocation(y, p))[..., own] * self.factor[..., row]
+        pattern: Mask = (dp != 0.0).any(axis=0)
+        free, q = np.nonzero(pattern)
+        begins: Index = np.searchsorted(free, np.arange(dp.shape[1] + 1))
+        counts: Index = np.diff(begins)[column]
+        of = np.repeat(np.arange(row.size), counts)
+        to: Index = begins[column][of] + np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        found = entry[..., of] * dp[:, free[to], q[to]][:, None]
+        points: int = found.shape[0] * found.shape[1]
+        rows: Index = np.arange(points)[:, None] * self.n_e + row[of]
+        columns: Index = np.broadcast_to(q[to], rows.shape)
+        return SparseRows((points * self.n_e, dp.shape[2]), rows.ravel(), columns.ravel(), found.ravel())
+
+    def observed_by_quantities(self, equations: Equations, at: Natural, s: Array, w: Array) -> Array | None:
+        """Return the derivative of the residuals by q alone, (K, M n_r, n_q); None where they do not depend on q."""
+        if (equations.observed.places[1] < self.n_e).all():
+            return None
+        y, p, n_g = self.states(s, w), self.parameters(at), self.measured.n_g
+        by_p = equations.observed.jacobian(*self._measured(y, p))[:, :, :n_g, self.n_e :]
+        by_p = np.where(self.measured.used[..., None], by_p, 0.0)
+        g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
+        found = self.measured.slopes(g, by_p) @ self.parameter_slopes(at, equations.free)[:, None]
+        return found.reshape(found.shape[0], -1, found.shape[3])
 
     def inner_matrix(self, flow: Array) -> Array:
         """Assemble the derivative of d by w, (K, d n_e, d n_e), for some elements' `flow`."""

@@ -21,3 +21,20 @@ def test_points_in_parts_are_points(monkeypatch):
         np.testing.assert_array_equal(mapped(points, each), other)
         np.testing.assert_array_equal(mapped(points[0], parameters), row)
     np.testing.assert_allclose(whole[..., 1, 0], 0.5 * np.sin(points[..., 1]), rtol=1e-15)
+
+
+def test_what_is_always_zero_is_left_out_of_large_matrices(monkeypatch):
+    x = ca.SX.sym("x", 40)
+    jacobian = ca.jacobian(x**2 * ca.vertcat(x[1:], x[0]), x)
+    points = np.random.default_rng(0).standard_normal((5, 3, 40))
+    mapped = Mapped("f", [x], jacobian)
+    assert mapped.places[0].size == 80
+    monkeypatch.setattr(_casadi, "_SPARSE", (10_000, 0.25))
+    whole = Mapped("f", [x], jacobian)
+    assert whole.places[0].size == 1600
+    np.testing.assert_array_equal(mapped(points), whole(points))
+    rows, columns = mapped.places
+    np.testing.assert_array_equal(mapped.entries(points), whole(points)[..., rows, columns])
+    expected = mapped(points).copy()
+    monkeypatch.setattr(_casadi, "_ENTRIES", 300)  # three points at once
+    np.testing.assert_array_equal(mapped(points), expected)

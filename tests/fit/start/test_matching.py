@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import casadi as ca
@@ -11,9 +12,10 @@ import pytest
 import castfit as cf
 from castfit import problems
 from castfit._support.status import InputError, Status
-from castfit.fit.start.matching import matching
+from castfit.fit.start.matching import MatchedEquations, matching
 from castfit.fit.strategies import unfelt
 from castfit.problems import exact_trajectory
+from castfit.solve.penalty_homotopy import SoftenedProblem, Softening
 from castfit.solve.solution import Ledger
 from castfit.transcribe.trajectory import start_trajectory
 from tests.builders import everything, lotka_volterra
@@ -224,3 +226,38 @@ def second_start_of(problem):
 
     cf.fit(problem, MULTIPLE, Spy())
     return seen[0]
+
+
+@pytest.mark.parametrize("name", ["calcium", "three_step", "batch_reactor", "methanol"])
+def test_equations_in_theta_are_those_of_the_whole_with_the_states_held(name):
+    problem = cf.problems.load(name).problem.posed
+    staged = cf.Collocation(elements="data").transcribe(problem, problem.guess).explicit()
+    moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
+    lower, upper = (np.where(moving, bound, staged.start) for bound in (staged.lower, staged.upper))
+    given = staged.restricted(lower=lower, upper=upper)
+    soft, linear = SoftenedProblem(given, Softening(0.065, 1.0)), given.linearize(given.start)
+    held = lower == upper
+    whole, own = soft.equations(linear), MatchedEquations(given).equations(linear)
+    np.testing.assert_allclose(own.gradient[moving], whole.gradient[moving], rtol=1e-10)
+    expected, found = whole.solve(1e-3, held), own.solve(1e-3, held)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(own.decrease(found), whole.decrease(expected), rtol=1e-10)
+
+
+def test_matching_holds_no_matrix_over_all_states():
+    """Of a network of 60 states and 20 times one Jacobian by the states of all elements takes 5 MB."""
+    n = 60
+    x, k = list(cf.symbols(f"x{i}" for i in range(n))), list(cf.symbols(f"k{i}" for i in range(n)))
+    model = cf.Model({x[i]: k[i - 1] * x[i - 1] - k[i] * x[i] for i in range(n)}, parameters=k)
+    times, truth = np.linspace(0.1, 2, 20), np.linspace(0.5, 2.0, n)
+    initial = dict(zip(model.states, np.linspace(2.0, 1.0, n), strict=True))
+    exact = cf.simulate(model, times=times, parameters=dict(zip(model.parameters, truth, strict=True)), initial=initial)
+    data = cf.Experiment({s: exact[s] for s in model.states}, time=times, sigma=0.01, initial=initial)
+    problem = cf.Problem(model, data, parameters=dict.fromkeys(model.parameters, 1.0)).posed
+    matching(problem, problem.guess, "data", OPTIONS)  # builds what is built once
+    tracemalloc.start()
+    found = matching(problem, problem.guess, "data", OPTIONS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(problem.to_natural(found), truth, rtol=0.05)
+    assert peak < 4e6
