@@ -170,18 +170,12 @@ class Mapped:
         self._function = ca.Function(name, list(arguments), [found], names, ["out"])
         self._buffered: dict[int, Buffered] = {}
 
-    def __call__(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the matrices, (..., rows, columns)."""
-        entries = self.entries(*points)
-        leading = entries.shape[:-1]
-        if self._sparse:
-            out = np.zeros((*leading, self._shape[0] * self._shape[1]))
-            out[..., self._flat] = entries
-            entries = out
-        return entries.reshape(*leading, *self._shape)
-
     def entries(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the entries at `places`, (..., k)."""
+        return self(*points, whole=False)
+
+    def __call__(self, *points: NDArray[np.float64], whole: bool = True) -> NDArray[np.float64]:
+        """Return the matrices, (..., rows, columns), or their entries alone."""
         shapes: list[tuple[int, ...]] = []
         for array in points:
             shapes.append(array.shape[:-1])
@@ -189,7 +183,7 @@ class Mapped:
         count = int(np.prod(leading))
         most = max(1, min(_AT_ONCE, _ENTRIES // max(self._flat.size, 1)))
         if count > most and count <= most * leading[0]:
-            return self._in_parts(points, leading, count, most)
+            return self._in_parts(points, leading, count, most, whole=whole)
         if count not in self._buffered:
             self._buffered[count] = Buffered(self._function.map(count), ("out",))
         evaluate = self._buffered[count]
@@ -197,13 +191,20 @@ class Mapped:
             if size:
                 evaluate.arguments[f"i{i}"].reshape(*leading, size)[...] = array
         evaluate()
-        return evaluate.results["out"].reshape(*leading, self._flat.size)
+        found = evaluate.results["out"].reshape(*leading, -1)
+        if not whole:
+            return found
+        if self._sparse:
+            entries, found = found, np.zeros((*leading, self._shape[0] * self._shape[1]))
+            found[..., self._flat] = entries
+        return found.reshape(*leading, *self._shape)
 
     def _in_parts(
-        self, points: Sequence[NDArray[np.float64]], leading: tuple[int, ...], count: int, most: int
+        self, points: Sequence[NDArray[np.float64]], leading: tuple[int, ...], count: int, most: int, *, whole: bool
     ) -> NDArray[np.float64]:
         """Evaluate at many points, at most so many at once."""
-        out = np.empty((count, self._flat.size))
+        shape = self._shape if whole else self._flat.shape
+        out = np.empty((count, *shape))
         # What is the same at all points is not written out.
         flat = [np.broadcast_to(a, (*leading, a.shape[-1])) for a in points]
         first = leading[0]
@@ -211,8 +212,8 @@ class Mapped:
         for k in range(0, first, rows):
             parts = [a[k : k + rows] for a in flat]
             size = count // first * parts[0].shape[0]
-            out[count // first * k :][:size] = self.entries(*parts).reshape(size, -1)
-        return out.reshape(*leading, -1)
+            out[count // first * k :][:size] = self(*parts, whole=whole).reshape(size, *shape)
+        return out.reshape(*leading, *shape)
 
 
 class Built(threading.local, Generic[K, V]):

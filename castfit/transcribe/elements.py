@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import scipy
@@ -320,8 +320,8 @@ class Elements:
         row, column = row[own], column[own] - self.n_e
         entry = equations.flow.jacobian_entries(*self._collocation(y, p))[..., own] * self.factor[..., row]
         pattern: Mask = (dp != 0.0).any(axis=0)
-        free, q = np.nonzero(pattern)
-        begins: Index = np.searchsorted(free, np.arange(dp.shape[1] + 1))
+        free, q = cast("tuple[Index, Index]", np.nonzero(pattern))
+        begins = cast("Index", np.searchsorted(free, np.arange(dp.shape[1] + 1)))
         counts: Index = np.diff(begins)[column]
         of = np.repeat(np.arange(row.size), counts)
         to: Index = begins[column][of] + np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
