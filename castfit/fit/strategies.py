@@ -44,6 +44,7 @@ from castfit.solve.solution import infeasibility
 from castfit.solve.staged import GradientEvaluation
 from castfit.solve.subproblem import GAP
 from castfit.transcribe.collocation import Collocation
+from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
 
@@ -270,13 +271,10 @@ class SearchEnd:
 def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     """Search from theta, and by other strategies until the data are described."""
     theta, note = _located(run, asked, theta)
+    opening, begun = begin(run, asked, theta)
     if run.choice is not None and run.choice.solver is not None:
         down = run.choice.solver if run.retry else DOWN  # what is all must suffice
-        staged = _known(run, theta) or asked.transcribe(run.problem, theta)
-        run.simulated = run.problem, theta.copy(), staged
-        opening, begun = SolveStaging(asked, staged, solver=down), ""
-    else:
-        opening, begun = begin(run, asked, theta)
+        opening = replace(opening, solver=down, second_start=None)
     by = opening.solver or run.solver
     run.say(f"{asked.label}, {by.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
     run.strategies.append(FIRST)
@@ -459,7 +457,10 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     if usable and has_states(transcription) and _already_fits(run, transcription, theta):
         near = with_states(transcription, "simulation")
         return SolveStaging(near, near.transcribe(problem, theta), words), ""
-    staged = transcription.transcribe(problem, theta)
+    known = _known(run, theta) if transcription == SingleShooting() else None
+    if not (isinstance(known, ShootingProblem) and known.options == transcription.integrator):
+        known = None
+    staged = known or transcription.transcribe(problem, theta)
     if isinstance(transcription, SingleShooting):
         run.simulated = problem, theta.copy(), staged
     if not usable or not run.second_start or not every_state_measured(problem):

@@ -123,6 +123,14 @@ def test_where_single_shooting_finds_nothing_collocation_follows():
     assert result.described
 
 
+def test_a_start_at_which_nothing_responds_is_left_by_the_default_too():
+    problem, start = sizes.CASES["alpha_pinene"]()
+    result = cf.fit(problem, start=start)
+    assert result.success
+    assert result.strategies == ("the start",)
+    assert "nothing responds to p3, p4, p5" in result.message
+
+
 def test_workers_are_given_work():
     assert "workers" in cf.fit(decay_problem(), workers=2).message
 

@@ -20,6 +20,7 @@ from castfit.result.covariance import (
     quantile,
     statistics,
 )
+from castfit.result.fisher_information import sparse_basis
 from castfit.solve.condensing import Condensed, condense
 from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, lay_out
 from castfit.transcribe.transcribed_problem import profiled, standardised
@@ -429,3 +430,10 @@ def test_likelihood_is_that_of_normal_errors() -> None:
         scale = factor * np.sqrt(chi2 / 12) * sigma
         value = -2 * stats.norm.logpdf(residuals * sigma, scale=scale).sum()
         assert value == pytest.approx(unknown) if factor == 1.0 else value > unknown
+
+
+def test_more_directions_than_quantities_have_a_basis_too():
+    N = np.random.default_rng(0).standard_normal((3, 7)) * np.array([1.0, 1.0, 0.0])[:, None]
+    found = sparse_basis(N)
+    assert found.shape == (2, 3)
+    np.testing.assert_allclose(found.T @ found, np.diag([1.0, 1.0, 0.0]), atol=1e-12)
