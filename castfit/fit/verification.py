@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.integrate import IntegratorOptions, method_of, sundials
+from castfit.integrate import STEPPED, IntegratorOptions, method_of, sundials
 from castfit.integrate.lanes import snap
 from castfit.problem.compiled_problem import CHI2, PETAB
 from castfit.result.covariance import neg2loglik, weighted_residuals
@@ -86,7 +86,7 @@ def verify(
     evaluated = np.isfinite(found.chi2) or found.defects is not None
     own = replace(tight, method=options.method)
     system = problem.model.system
-    if evaluated or method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) != "esdirk":
+    if evaluated or method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) not in STEPPED:
         return found
     # Time scales 1e15 apart are too many for SUNDIALS.
     again = _verified_by(own, problem, staged, at, local)
@@ -165,9 +165,9 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
 def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> IntegratorOptions:
     """Ask for a tenth of the error of the search, and for error control where there was none.
 
-    What the ESDIRK method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
+    What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
     """
-    method = sundials(n_z) if options.method in ("auto", "esdirk", "collocation") else options.method
+    method = sundials(n_z) if options.method in ("auto", *STEPPED, "collocation") else options.method
     relative = max(_TIGHTER * min(options.relative_tolerance, accuracy), _TIGHTEST)
     return replace(
         options,

@@ -1,9 +1,10 @@
 """Integrators with sensitivities, behind one signature.
 
 In flow lanes: initial value problems of one model over one grid of relative times, with parameters, inputs as cubics
-and directions.  Out flow states, their forward or adjoint sensitivities, and for each lane that failed why.  Read
-first lanes.py, the contract, then integrator.py; the compiled ESDIRK methods are esdirk.py (tables), esdirk.c (steps)
-and esdirk_binding.py (the call).  trajectories.py and triggers.py integrate one experiment from node to node.
+and directions.  Out flow states, their forward or adjoint sensitivities, and for each lane that failed why.  Read first
+lanes.py, the contract, then integrator.py; the compiled methods, ESDIRK and an explicit pair, are esdirk.py (tables),
+esdirk.c (steps) and esdirk_binding.py (the call).  trajectories.py and triggers.py integrate one experiment from node
+to node.
 """
 
 from castfit.integrate.integrator import Integrator
@@ -18,10 +19,11 @@ from castfit.integrate.lanes import (
     rounding,
     shift_cubics,
 )
-from castfit.integrate.options import METHODS, SUNDIALS, IntegratorOptions, method_of, sundials
+from castfit.integrate.options import METHODS, STEPPED, SUNDIALS, IntegratorOptions, method_of, sundials
 
 __all__ = [
     "METHODS",
+    "STEPPED",
     "SUNDIALS",
     "Adjoints",
     "Integrator",

@@ -26,6 +26,10 @@
    Where directions have no say in the choice of steps, an integration without them may keep what it computed, and that
    with them follow it: the same numbers, without solving the stages again.
 
+   A lane without algebraic states may begin, and go on, by an explicit pair instead: gamma = 0, the last stage again the
+   step, no matrix and nothing to be solved.  Steps are explicit while they are shorter than what its stability allows;
+   where rates h |lambda| stay at that limit, ESDIRK takes over (Hairer, Wanner: Solving ODEs II, IV.2).
+
    Between the ends of a step   y(th) = Hermite's cubic + th^2 (1 - th)^2 H sum d_i K_i,   of order 4 (tableau.py).
 
    Nothing here is shared between calls: different threads may integrate different lanes with workspaces of their own.
@@ -43,7 +47,20 @@
 #define LARGEST_MULTIPLIER 1e3 /* of scaled rows: beyond it another pivot than the one foreseen is needed ... */
 #define LARGEST_OF_MANY 1e6    /* ... in large matrices, where pivoting costs a hundred times more */
 #define MANY_ROWS 50
-#define KEPT_HEAD 5 /* numbers before the stages of a step that is kept */
+#define KEPT_HEAD 6 /* numbers before the stages of a step that is kept */
+#define COUNTS 5
+#define STRICT 2.0  /* part of a tolerance that is left to explicit steps: then errors are those of ESDIRK at it */
+/* When steps are explicit; lengths of steps are relative to the fastest rate. */
+#define SHORT 10.0  /* lane that explicit steps take whatever they meet */
+#define CALM 3.0    /* step of ESDIRK that explicit ones could be as long as */
+#define EDGE 3.2    /* nearly the longest one that an explicit pair is stable at; so many in succession are stiff: */
+#define EDGES 3
+#define SUSPECT 0.25 /* explicit step that may be held back by what it cannot damp, if so many of them are to come: */
+#define MANY 100
+#define PATIENCE 10 /* explicit steps until that is tried out, twice as many after each time in vain, and how: */
+#define TRIED 3     /* steps of ESDIRK, which must have become so many times as long as the explicit one: */
+#define WORTH 2.0
+#define BOUNDS 4    /* of eigenvalues, of which the least is taken */
 #define REMEMBERED 1e-6 /* part of the largest value of a state so far that counts as its magnitude, if more than `unit` */
 
 typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
@@ -89,14 +106,15 @@ typedef struct {
     const int8_t *stops;                      /* (L, m): what the inputs do at a grid time; 1 kink, 2 jump */
     const double *dx0, *dp, *d_start, *d_duration; /* (L, n_x, n_d), (L, n_p, n_d), (L, n_d), (L, n_d) */
     const int8_t *skip;                       /* (L,) lanes that are left out */
+    const Tableau *pair;                      /* explicit, to be used where it is stable; or null */
     const double *replay;                     /* steps to be taken instead of chosen ones (of the first lane), or null */
-    double *record;                           /* where steps are noted (of the first lane), or null */
+    double *record;                           /* where steps are noted (of the first lane), the pair's as -h; or null */
     int64_t recorded;                         /* room there */
     double *pool;                             /* of steps, to keep or to follow them, or null */
     int64_t room, follow;                     /* numbers in the pool; whether its steps are followed */
     int64_t *kept;                            /* (2 L + 1,): begin and number of a lane's steps, -1 for none; then all */
     double *x, *z, *dx;                       /* (L, m, n_x), (L, m, n_z), (L, m, n_x, n_d) */
-    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 4): steps, rejected, Newton iterations, refined */
+    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 5): steps, rejected, evaluations for stages, refined, the pair's */
     double *where;                            /* (L,) */
 } Task;
 
@@ -110,11 +128,18 @@ typedef struct {
     int foreseen;                                /* whether that was followed */
 } Factors;
 
+/* What speaks for explicit steps, and what against. */
+typedef struct {
+    int64_t edges, calm, since, patience; /* since: steps since the last change, or the last look at the matter */
+    double left, limit;                   /* the explicit step that was left; CALM, or less */
+} Choice;
+
 typedef struct {
     const Model *model;
-    const Tableau *method;
+    const Tableau *implicit, *method; /* method: of the present step */
+    Choice choice;
     const Task *task;
-    int64_t n, nd;      /* nd: directions, padded */
+    int64_t n, nd, stages; /* nd: directions, padded; stages: of that method which has more of them */
     int64_t interval;   /* of the inputs */
     int64_t *dp_begin, *dp_at; double *dp_value; /* derivatives of p that are not zero, row by row */
     double *y, *y1, *z1, *k, *r, *weight, *e, *change, *most, *jacobian; /* most: sizes of states so far */
@@ -376,7 +401,7 @@ static int newton(Work *w, int64_t lane, double tau, double g, double *y, double
     for (int it = 0; it < most; it++) {
         place(w, lane, tau, y);
         call(&model->rates);
-        w->task->counts[4 * lane + 2]++;
+        w->task->counts[COUNTS * lane + 2]++;
         for (int64_t i = 0; i < n_x; i++) w->e[i] = g * (model->f[i] - k[i]);
         for (int64_t i = n_x; i < n; i++) w->e[i] = model->f[i];
         const int64_t bad = not_finite(w->e, n);
@@ -401,33 +426,13 @@ static int newton(Work *w, int64_t lane, double tau, double g, double *y, double
     return w->task->newton < 1e-9 ? FINE : STEP_NEWTON;
 }
 
-/* Differentiate stage i: sk_i from those before it; `sr` holds dY afterwards.  Return 0 where M_i is singular. */
-static int differentiate(Work *w, int64_t lane, int64_t i, double tau, double h, const double *y, const double *unit)
+/* Add  g (f_p dp + f_t dt)  to `se`, and as much for g without that factor. */
+static void force(Work *w, int64_t lane, double tau, double g)
 {
     const Model *model = w->model;
-    const Tableau *method = w->method;
     const Task *task = w->task;
-    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd, s = method->stages;
-    const double H = h * task->duration[lane], g = H * method->gamma;
-    double *restrict sr = w->sr, *restrict se = w->se;
-    const double *a = method->a + i * s;
-    place(w, lane, tau, y);
-    call(&model->slopes);
-    if (not_finite(model->slope_j, model->jacobian_nnz) >= 0) return 0;
-    if (!factorize_step(&w->own, model, model->slope_j, g, unit)) return 0;
-    for (int64_t q = 0; q < size; q += WIDE) {
-        wide sum = {0.0};
-        for (int64_t j = 0; j < i; j++) sum += a[j] * *(const wide *)(w->sk + j * size + q);
-        *(wide *)(sr + q) = *(const wide *)(w->s + q) + H * sum;
-    }
-    if (task->d_duration)
-        for (int64_t row = 0; row < n_x; row++) {
-            double sum = 0.0;
-            for (int64_t j = 0; j <= i; j++) sum += a[j] * w->k[j * n + row];
-            for (int64_t d = 0; d < task->n_d; d++) sr[row * nd + d] += h * task->d_duration[lane * task->n_d + d] * sum;
-        }
-    memcpy(se, sr, sizeof(double) * size);
-    memset(se + size, 0, sizeof(double) * (n - n_x) * nd);
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd;
+    double *restrict se = w->se;
     for (int64_t q = 0; q < model->slope_nnz; q++) {
         const int64_t row = model->slope_row[q], col = model->slope_col[q];
         const double value = (row < n_x ? g : 1.0) * model->by_p[q];
@@ -441,7 +446,60 @@ static int differentiate(Work *w, int64_t lane, int64_t i, double tau, double h,
                 for (int64_t row = 0; row < n; row++)
                     se[row * nd + d] += (row < n_x ? g : 1.0) * model->by_t[row] * dt;
         }
+}
+
+/* Put  f_x dY + f_z dz,  and what was added to `se`, into sk_i; dY and dz lie behind the stages. */
+static void multiply(Work *w, int64_t i)
+{
+    const Model *model = w->model;
+    const int64_t n_x = model->n_x, nd = w->nd, size = n_x * nd;
+    const double *restrict dy = w->sk + w->method->stages * size;
+    double *restrict se = w->se;
+    for (int64_t q = 0; q < model->jacobian_nnz; q++) {
+        const int64_t row = model->jacobian_row[q], col = model->jacobian_col[q];
+        if (row < n_x)
+            for (int64_t d = 0; d < nd; d += WIDE)
+                *(wide *)(se + row * nd + d) += model->slope_j[q] * *(const wide *)(dy + col * nd + d);
+    }
+    memcpy(w->sk + i * size, se, sizeof(double) * size);
+}
+
+/* Differentiate stage i: sk_i from those before it, dY behind the stages.  Return 0 where M_i is singular. */
+static int differentiate(Work *w, int64_t lane, int64_t i, double tau, double h, const double *y, const double *unit)
+{
+    const Model *model = w->model;
+    const Tableau *method = w->method;
+    const Task *task = w->task;
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd, s = method->stages;
+    const double H = h * task->duration[lane], g = H * method->gamma;
+    double *restrict sr = w->sr, *restrict se = w->se;
+    const double *a = method->a + i * s;
+    place(w, lane, tau, y);
+    call(&model->slopes);
+    if (not_finite(model->slope_j, model->jacobian_nnz) >= 0) return 0;
+    if (g != 0.0 && !factorize_step(&w->own, model, model->slope_j, g, unit)) return 0;
+    for (int64_t q = 0; q < size; q += WIDE) {
+        wide sum = {0.0};
+        for (int64_t j = 0; j < i; j++) sum += a[j] * *(const wide *)(w->sk + j * size + q);
+        *(wide *)(sr + q) = *(const wide *)(w->s + q) + H * sum;
+    }
+    if (task->d_duration)
+        for (int64_t row = 0; row < n_x; row++) {
+            double sum = 0.0;
+            for (int64_t j = 0; j <= i; j++) sum += a[j] * w->k[j * n + row];
+            for (int64_t d = 0; d < task->n_d; d++) sr[row * nd + d] += h * task->d_duration[lane * task->n_d + d] * sum;
+        }
     double *dy = w->sk + s * size; /* behind the stages */
+    if (g == 0.0) {
+        memcpy(dy, sr, sizeof(double) * size);
+        memset(se, 0, sizeof(double) * size);
+        force(w, lane, tau, 1.0);
+        multiply(w, i);
+        return 1;
+    }
+    memcpy(se, sr, sizeof(double) * size);
+    memset(se + size, 0, sizeof(double) * (n - n_x) * nd);
+    force(w, lane, tau, g);
     solve_all(&w->own, se, dy, nd);
     double *restrict sk = w->sk + i * size;
     const double inverse = 1.0 / g;
@@ -455,22 +513,13 @@ static int differentiate_rates(Work *w, int64_t lane, double tau, const double *
 {
     /* A stage of length g about y has dY = dy_0 + g dK up to order g^2: exact derivatives need the product instead. */
     const Model *model = w->model;
-    const Task *task = w->task;
     const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd;
     double *dy = w->sk + w->method->stages * size, *se = w->se;
     place(w, lane, tau, y);
     call(&model->slopes);
     if (not_finite(model->slope_j, model->jacobian_nnz) >= 0) return 0;
     memset(se, 0, sizeof(double) * n * nd);
-    for (int64_t q = 0; q < model->slope_nnz; q++)
-        for (int64_t at = w->dp_begin[model->slope_col[q]]; at < w->dp_begin[model->slope_col[q] + 1]; at++)
-            se[model->slope_row[q] * nd + w->dp_at[at]] += model->by_p[q] * w->dp_value[at];
-    if (task->d_start)
-        for (int64_t d = 0; d < task->n_d; d++) {
-            const double dt = task->d_start[lane * task->n_d + d] + tau * task->d_duration[lane * task->n_d + d];
-            if (dt != 0.0)
-                for (int64_t row = 0; row < n; row++) se[row * nd + d] += model->by_t[row] * dt;
-        }
+    force(w, lane, tau, 1.0);
     memcpy(dy, w->s, sizeof(double) * size);
     if (n > n_x) { /* dz from  g_x dx + g_z dz + g_p dp + g_t dt = 0: a stage of length zero */
         if (!factorize_step(&w->own, model, model->slope_j, 0.0, unit)) return 0;
@@ -478,12 +527,7 @@ static int differentiate_rates(Work *w, int64_t lane, double tau, const double *
         memcpy(w->sr + size, se + size, sizeof(double) * (n - n_x) * nd);
         solve_all(&w->own, w->sr, dy, nd);
     }
-    for (int64_t q = 0; q < model->jacobian_nnz; q++) {
-        const int64_t row = model->jacobian_row[q], col = model->jacobian_col[q];
-        if (row < n_x)
-            for (int64_t d = 0; d < nd; d++) se[row * nd + d] += model->slope_j[q] * dy[col * nd + d];
-    }
-    memcpy(w->sk, se, sizeof(double) * size);
+    multiply(w, 0);
     return 1;
 }
 
@@ -589,8 +633,8 @@ static double error_of_directions(Work *w, const double *unit, double H, double 
                 worst = v > worst || v != v ? v : worst;
             }
         }
-        worst *= task->watch;
-        if (damped || worst <= error) return worst;
+        worst *= w->method->gamma == 0.0 ? STRICT * task->watch : task->watch;
+        if (damped || worst <= error || w->method->gamma == 0.0) return worst;
         memset(e + size, 0, sizeof(double) * (n - n_x) * nd);
         solve_all(&w->own, e, w->sr, nd);
         e = w->sr;
@@ -616,14 +660,14 @@ static void keep(Work *w, int64_t lane, double tau, double h, double to, int fre
     const int64_t n = w->n, s = w->method->stages;
     int64_t *kept = task->kept + 2 * lane, *used = task->kept + 2 * task->lanes;
     if (kept[1] < 0) return;
-    const int64_t after = *used + KEPT_HEAD + 2 * s * n;
+    const int64_t most = w->stages, after = *used + KEPT_HEAD + 2 * most * n;
     if (after > task->room && !grow(w, after)) { kept[1] = -1; return; }
     double *at = task->pool + *used;
-    at[0] = tau; at[1] = h; at[2] = to; at[3] = fresh; at[4] = (double)w->interval;
+    at[0] = tau; at[1] = h; at[2] = to; at[3] = fresh; at[4] = (double)w->interval; at[5] = w->method == task->pair;
     memcpy(at + KEPT_HEAD, w->k, sizeof(double) * s * n);
-    memcpy(at + KEPT_HEAD + s * n, w->y, sizeof(double) * n); /* the first stage */
-    memcpy(at + KEPT_HEAD + (s + 1) * n, w->z1 + n, sizeof(double) * (s - 1) * n);
-    *used += KEPT_HEAD + 2 * s * n;
+    memcpy(at + KEPT_HEAD + most * n, w->y, sizeof(double) * n); /* the first stage */
+    memcpy(at + KEPT_HEAD + (most + 1) * n, w->z1 + n, sizeof(double) * (s - 1) * n);
+    *used = after;
     kept[1]++;
 }
 
@@ -665,17 +709,19 @@ static void begin(Work *w, int64_t lane, int64_t *next)
 static int follow(Work *w, int64_t lane)
 {
     const Task *task = w->task;
-    const int64_t n = w->n, s = w->method->stages, size = w->model->n_x * w->nd, *kept = task->kept + 2 * lane;
+    const int64_t n = w->n, size = w->model->n_x * w->nd, *kept = task->kept + 2 * lane;
     const double *unit = task->unit + lane * n, *at = task->pool + kept[0];
     double *const y = w->y, *const y1 = w->y1, *const k = w->k;
     int64_t next = 0;
     int good = 1;
     begin(w, lane, &next);
-    for (int64_t step = 0; step < kept[1] && good; step++, at += KEPT_HEAD + 2 * s * n) {
+    for (int64_t step = 0; step < kept[1] && good; step++) {
         const double tau = at[0], h = at[1], to = at[2];
+        w->method = at[5] != 0.0 ? task->pair : w->implicit;
+        const int64_t s = w->method->stages;
         w->interval = (int64_t)at[4];
         w->k = (double *)at + KEPT_HEAD; /* read only from here on */
-        w->y = w->k + s * n;
+        w->y = w->k + w->stages * n;
         w->y1 = w->y + (s - 1) * n;
         if (at[3] != 0.0) good = differentiate_rates(w, lane, tau, w->y, unit);
         for (int64_t i = 1; i < s && good; i++)
@@ -684,24 +730,115 @@ static int follow(Work *w, int64_t lane)
         write_outputs(w, lane, &next, tau, to - tau);
         memcpy(w->s, w->sk + s * size, sizeof(double) * size);
         memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
-        task->counts[4 * lane]++;
+        task->counts[COUNTS * lane]++;
+        task->counts[COUNTS * lane + 4] += w->method == task->pair;
+        at += KEPT_HEAD + 2 * w->stages * n;
     }
     w->y = y; w->y1 = y1; w->k = k;
     return good && next == task->m;
 }
 
+/* Let the Jacobian be that at tau and the present states; return the row where it is not finite, else -1. */
+static int64_t look(Work *w, int64_t lane, double tau)
+{
+    const Model *model = w->model;
+    place(w, lane, tau, w->y);
+    call(&model->jacobian);
+    const int64_t bad = not_finite(model->j, model->jacobian_nnz);
+    memcpy(w->jacobian, model->j, sizeof(double) * model->jacobian_nnz);
+    return bad < 0 ? bad : model->jacobian_row[bad];
+}
+
+/* Return a bound of the Jacobian's eigenvalues:  max (|J| v)_i / v_i  for positive v (Collatz 1942), the least of a few
+   on the way to the eigenvector of |J|; or a lower bound of that, if it is more than `most`. */
+static double fastest(Work *w, const double *unit, double most)
+{
+    const Model *model = w->model;
+    const int64_t n = w->n;
+    double *restrict v = w->e, *restrict next = w->change, least = INFINITY;
+    for (int64_t q = 0; q < model->jacobian_nnz; q++)
+        if (model->jacobian_row[q] == model->jacobian_col[q] && fabs(w->jacobian[q]) > most) return fabs(w->jacobian[q]);
+    for (int64_t i = 0; i < n; i++) v[i] = fmax(w->most[i], unit[i]);
+    for (int it = 0; it < BOUNDS; it++) {
+        double bound = 0.0;
+        memset(next, 0, sizeof(double) * n);
+        for (int64_t q = 0; q < model->jacobian_nnz; q++)
+            next[model->jacobian_row[q]] += fabs(w->jacobian[q]) * v[model->jacobian_col[q]];
+        for (int64_t i = 0; i < n; i++) bound = fmax(bound, next[i] / v[i]);
+        least = fmin(least, bound);
+        if (!(bound > 0.0) || !isfinite(bound)) break;
+        for (int64_t i = 0; i < n; i++) v[i] = next[i] / bound + 0.1 * v[i];
+    }
+    return least;
+}
+
+/* Return the rate that shows in the last two stages, both at the end of the step (Hairer, Wanner: IV.2). */
+static double seen(Work *w)
+{
+    const int64_t n = w->n, last = w->method->stages - 1;
+    const double *y = w->z1 + last * n, *k = w->k + last * n;
+    for (int64_t q = 0; q < n; q++) { w->e[q] = y[q] - y[q - n]; w->change[q] = k[q] - k[q - n]; }
+    const double moved = norm(w->e, w->weight, n);
+    return moved > 1e-14 / w->task->relative ? norm(w->change, w->weight, n) / moved : 0.0;
+}
+
+static void go_on_by(Work *w, const Tableau *method)
+{
+    w->method = method;
+    w->choice.edges = w->choice.calm = w->choice.since = 0;
+}
+
+/* After an explicit step: leave off if it was as long as stability allows, or is held back by what is stiff. */
+static void doubt(Work *w, int64_t lane, double tau, double taken, double factor, const double *unit, int *known)
+{
+    Choice *of = &w->choice;
+    const Task *task = w->task;
+    const double scale = fabs(taken * task->duration[lane]);
+    double rate = scale * seen(w);
+    of->edges = rate > EDGE ? of->edges + 1 : 0;
+    of->since++;
+    int stiff = of->edges >= EDGES;
+    if (!stiff && of->since >= of->patience && factor < 1.3 && task->grid[task->m - 1] - tau > MANY * taken) {
+        of->since = 0;
+        *known = *known || look(w, lane, tau) < 0;
+        if (*known) stiff = (rate = scale * fastest(w, unit, INFINITY)) > SUSPECT;
+    }
+    if (!stiff) return;
+    of->left = taken;
+    of->limit = fmin(CALM, WORTH * rate);
+    go_on_by(w, w->implicit);
+}
+
+/* After a step of ESDIRK, before which the Jacobian was looked at: begin with explicit ones if the next one would hardly
+   be longer than they, or has not become so since they were left. */
+static void hope(Work *w, int64_t lane, double next, double factor, const double *unit)
+{
+    Choice *of = &w->choice;
+    const double scale = fabs(next * w->task->duration[lane]);
+    const int calm = factor < 3.0 && scale * fastest(w, unit, of->limit / scale) <= of->limit;
+    of->calm = calm ? of->calm + 1 : 0;
+    int vain = 0;
+    if (++of->since == TRIED) {
+        vain = next < WORTH * of->left;
+        of->patience = !vain ? PATIENCE : of->patience < MANY ? 2 * of->patience : of->patience;
+    }
+    if (vain || of->calm > 1) go_on_by(w, w->task->pair);
+}
+
 static int integrate(Work *w, int64_t lane)
 {
     const Model *model = w->model;
-    const Tableau *method = w->method;
     const Task *task = w->task;
-    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, s = method->stages, size = n_x * nd;
+    const int64_t n = w->n, n_x = model->n_x, nd = w->nd, size = n_x * nd;
     const double D = task->duration[lane], *unit = task->unit + lane * n;
-    int64_t *counts = task->counts + 4 * lane, next = 0, steps = 0, replayed = 0, which = -1;
+    int64_t *counts = task->counts + COUNTS * lane, next = 0, steps = 0, replayed = 0, which = -1;
     double tau = 0.0, h = 0.0, before = 1.0, rate = 0.5;
     int fresh = 2, rejected = 0, known = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
     int begun = 0; /* whether K_1 was computed for this step */
 
+    const int either = task->pair && !task->replay;
+    w->choice = (Choice){.patience = PATIENCE, .limit = CALM};
+    w->method = w->implicit;
     begin(w, lane, &next);
     while (next < task->m) {
         if (fresh) {
@@ -720,42 +857,74 @@ static int integrate(Work *w, int64_t lane)
                 h = h > 0.0 && h < first ? h : first;
                 before = 1.0;
             }
-            if (task->dx && !differentiate_rates(w, lane, tau, w->y, unit)) { why = NOT_FINITE; goto failed; }
-            fresh = known = 0;
+            known = 0;
+            if (task->dx) {
+                if (!differentiate_rates(w, lane, tau, w->y, unit)) { why = NOT_FINITE; goto failed; }
+                memcpy(w->jacobian, model->slope_j, sizeof(double) * model->jacobian_nnz);
+                known = 1;
+            }
             begun = 1;
+            if (fresh == 2 && either && w->method != task->pair) {
+                if (!known && (which = look(w, lane, tau)) >= 0) { why = NOT_FINITE; goto failed; }
+                known = 1;
+                const double most = SHORT / fabs(D * (task->grid[task->m - 1] - tau));
+                if (fastest(w, unit, most) <= most) go_on_by(w, task->pair);
+            }
+            fresh = 0;
         }
+        if (task->replay && task->pair) w->method = task->replay[replayed] < 0.0 ? task->pair : w->implicit;
+        const Tableau *method = w->method;
+        const int64_t s = method->stages;
+        const int explicit = method->gamma == 0.0;
         /* the next time at which a step must end */
         int64_t stop = next;
         while (stop < task->m - 1 && !task->stops[lane * task->m + stop]) stop++;
         const double end = task->grid[stop], left = end - tau;
-        if (task->replay) h = task->replay[replayed];
+        if (task->replay) h = fabs(task->replay[replayed]);
         const double proposed = h;
         if (!task->replay) {
             if (h >= left * (1 - 1e-10)) h = left;
             else if (h > 0.5 * left) h = 0.5 * left;
             /* A single output within the step becomes its end: where states are stiff that is far more accurate than
-               what lies between.  Many outputs do not: they would shorten every step. */
+               what lies between.  Many outputs do not: they would shorten every step.  Nor do those of explicit steps. */
             const double output = task->grid[next];
             const int single = next + 1 == task->m || task->grid[next + 1] >= tau + h;
-            if (task->m <= FEW_OUTPUTS && single && output > tau && output < tau + h) h = output - tau;
+            if (!explicit && task->m <= FEW_OUTPUTS && single && output > tau && output < tau + h) h = output - tau;
         }
-        if ((h < SHORTEST * tau || h < LEAST) && h < left) { why = why ? why : STEP_ERROR; goto failed; }
+        const int pole = (h < SHORTEST * tau || h < LEAST) && h < left;
+        if (either && explicit && (pole || steps >= task->max_steps / 4)) { /* whatever it is, ESDIRK is to tell */
+            go_on_by(w, w->implicit);
+            w->choice.limit = -1.0; w->choice.left = 0.0; /* for good */
+            steps = 0;
+            h = fmax(h, first_step(w, lane, tau));
+            continue;
+        }
+        if (pole) { why = why ? why : STEP_ERROR; goto failed; }
         if (steps++ >= task->max_steps) { why = MANY_STEPS; goto failed; }
         const double at_output = task->grid[next], off = fabs(tau + h - at_output);
         const double to = h >= left * (1 - 1e-10) ? end : off <= 1e-10 * h ? at_output : tau + h, H = h * D, g = H * method->gamma;
 
-        if (!known) { /* the sensitivities of the step before have it; and it is the same for a shorter step */
-            place(w, lane, tau, w->y);
-            call(&model->jacobian);
-            which = not_finite(model->j, model->jacobian_nnz);
-            if (which >= 0) { which = model->jacobian_row[which]; why = NOT_FINITE; goto failed; }
-            memcpy(w->jacobian, model->j, sizeof(double) * model->jacobian_nnz);
+        if (!known && !explicit) { /* the sensitivities of the step before have it; and it is the same for a shorter step */
+            if ((which = look(w, lane, tau)) >= 0) { why = NOT_FINITE; goto failed; }
             known = 1;
         }
-        int trouble = factorize_step(&w->shared, model, w->jacobian, g, unit) ? FINE : STEP_NEWTON;
+        int trouble = explicit || factorize_step(&w->shared, model, w->jacobian, g, unit) ? FINE : STEP_NEWTON;
         for (int64_t i = 1; i < s && !trouble; i++) {
             const double at = i == s - 1 ? to : tau + method->c[i] * h, *a = method->a + i * s, *guess = method->predict + i * s;
             double *y = w->z1 + i * n, *k = w->k + i * n;
+            if (explicit) {
+                for (int64_t q = 0; q < n; q++) {
+                    double sum = 0.0;
+                    for (int64_t j = 0; j < i; j++) sum += a[j] * w->k[j * n + q];
+                    y[q] = w->y[q] + H * sum;
+                }
+                place(w, lane, at, y);
+                call(&model->rates);
+                counts[2]++;
+                if ((which = not_finite(model->f, n)) >= 0) trouble = NOT_FINITE;
+                memcpy(k, model->f, sizeof(double) * n);
+                continue;
+            }
             for (int64_t q = 0; q < n; q++) {
                 double sum = 0.0, ahead = 0.0;
                 for (int64_t j = 0; j < i; j++) { sum += a[j] * w->k[j * n + q]; ahead += guess[j] * w->k[j * n + q]; }
@@ -773,9 +942,10 @@ static int integrate(Work *w, int64_t lane)
                 for (int64_t j = 0; j < s; j++) sum += method->error[j] * w->k[j * n + q];
                 w->e[q] = q < n_x ? H * sum : 0.0;
             }
-            solve(&w->shared, w->e, w->change); /* damps what is stiff, and tells the errors of algebraic states */
+            if (explicit) memcpy(w->change, w->e, sizeof(double) * n);
+            else solve(&w->shared, w->e, w->change); /* damps what is stiff, and tells the errors of algebraic states */
             weigh(w, unit, w->y, w->y1);
-            error = largest(w->change, w->weight, n);
+            error = largest(w->change, w->weight, n) * (explicit ? STRICT : 1.0);
             if (!isfinite(error)) { trouble = NOT_FINITE; which = not_finite(w->change, n); }
         }
         if (task->replay) error = 0.0;
@@ -797,27 +967,21 @@ static int integrate(Work *w, int64_t lane)
             h *= isfinite(factor) ? fmin(factor, 0.9) : 0.2;
             rejected = 1;
             if (trouble) rate = 0.5;
+            if (either && explicit && trouble && ++w->choice.edges >= EDGES) go_on_by(w, w->implicit);
             weigh(w, unit, w->y, 0);
             continue;
         }
         counts[0]++;
+        counts[4] += method == task->pair;
         if (task->pool && !task->follow) keep(w, lane, tau, h, to, begun);
         begun = 0;
-        h = to - tau;
-        if (task->record && counts[0] <= task->recorded) task->record[counts[0] - 1] = h;
+        const double taken = h = to - tau;
+        if (task->record && counts[0] <= task->recorded) task->record[counts[0] - 1] = method == task->pair ? -h : h;
         replayed++;
         const int64_t was = next;
         write_outputs(w, lane, &next, tau, h);
         if (next > was) steps = 0;
         tau = to;
-        memcpy(w->y, w->y1, sizeof(double) * n);
-        memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
-        known = task->dx != 0;
-        if (task->dx) {
-            memcpy(w->s, w->sk + s * size, sizeof(double) * size);
-            memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
-            memcpy(w->jacobian, model->slope_j, sizeof(double) * model->jacobian_nnz);
-        }
         /* PI control (Hairer, Wanner: Solving ODEs II, IV.2); a step cut short by a stop says little about the next */
         const double small = error > 1e-10 ? error : 1e-10;
         double factor = 0.9 * pow(small, -0.7 / method->order) * pow(before, 0.4 / method->order);
@@ -826,6 +990,16 @@ static int integrate(Work *w, int64_t lane)
         const double grown = h * factor;
         h = h < proposed * (1 - 1e-9) && factor >= 1.0 ? fmax(grown, proposed) : grown;
         rejected = 0;
+        if (either && !explicit) hope(w, lane, h, factor, unit);
+        memcpy(w->y, w->y1, sizeof(double) * n);
+        memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
+        known = task->dx != 0;
+        if (task->dx) {
+            memcpy(w->s, w->sk + s * size, sizeof(double) * size);
+            memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
+            memcpy(w->jacobian, model->slope_j, sizeof(double) * model->jacobian_nnz);
+        }
+        if (either && explicit) doubt(w, lane, tau, taken, factor, unit, &known);
         why = FINE;
         weigh(w, unit, w->y, 0);
         if (next < task->m && tau == end) {
@@ -864,9 +1038,10 @@ static void free_factors(Factors *of)
 /* Make a workspace; return whether there was memory for it. */
 static int prepare(Work *w, const Model *model, const Tableau *method, const Task *task)
 {
-    const int64_t n = model->n_x + model->n_z, s = method->stages;
+    const int64_t n = model->n_x + model->n_z;
+    const int64_t s = task->pair && task->pair->stages > method->stages ? task->pair->stages : method->stages;
     const int64_t nd = task->dx ? (task->n_d + WIDE - 1) / WIDE * WIDE : 0, size = model->n_x * nd;
-    *w = (Work){.model = model, .method = method, .task = task, .n = n, .nd = nd};
+    *w = (Work){.model = model, .implicit = method, .method = method, .task = task, .n = n, .nd = nd, .stages = s};
     w->numbers = room(n * (8 + 2 * s) + model->jacobian_nnz, sizeof(double));
     w->directions = room(size * (s + 4) + n * nd * 4 + nd, sizeof(double));
     w->dp_begin = room(model->n_p + 1, sizeof(int64_t));
@@ -901,10 +1076,10 @@ int64_t castfit_integrate(const Model *model, const Tableau *method, const Task 
                 task->kept[2 * lane + 1] = 0;
             }
             if (!task->follow || task->kept[2 * lane + 1] <= 0 || !follow(&w, lane)) {
-                task->counts[4 * lane] = 0;
+                task->counts[COUNTS * lane] = task->counts[COUNTS * lane + 4] = 0;
                 task->code[lane] = integrate(&w, lane);
             }
-            taken += task->counts[4 * lane] + task->counts[4 * lane + 1];
+            taken += task->counts[COUNTS * lane] + task->counts[COUNTS * lane + 1];
         }
     } else
         for (; lane < task->lanes; lane++) task->code[lane] = NO_MEMORY;

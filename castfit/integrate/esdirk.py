@@ -53,12 +53,16 @@ _EACH = 4.0  # what an operation on listed positions costs, where those of a row
 
 @dataclass(frozen=True, eq=False)
 class Tableau:
-    """A method: a (s, s), c (s,), the embedded weights bhat (s,), and the order of the embedded method."""
+    """A method: a (s, s), c (s,), the embedded weights bhat (s,), and the order of the embedded method.
+
+    extension (s,) : the weights d of the continuous extension, where its stages are not all of order 2
+    """
 
     a: Array
     c: Array
     bhat: Array
     embedded_order: int
+    extension: Array | None = None
 
     @property
     def stages(self) -> int:
@@ -83,6 +87,8 @@ class Tableau:
     @cached_property
     def dense(self) -> Array:
         """The weights d of the continuous extension, (s,)."""
+        if self.extension is not None:
+            return self.extension
         c = self.c
         stage = self.a @ c**2 - c**3 / 3
         conditions = np.array([np.ones_like(c), c, c**2, c**3, stage])
@@ -92,7 +98,7 @@ class Tableau:
     def predict(self) -> Array:
         """How each K_i is predicted from those before it, (s, s)."""
         out = np.zeros((self.stages, self.stages))
-        for i in range(1, self.stages):
+        for i in range(1, self.stages if self.gamma else 0):
             for j in range(i):
                 others = np.delete(self.c[:i], j)
                 out[i, j] = np.prod((self.c[i] - others) / (self.c[j] - others))
@@ -158,6 +164,47 @@ def _esdirk5() -> Tableau:
 
 ESDIRK5 = _esdirk5()
 """ESDIRK5(4)7L[2]SA2."""
+
+
+def _tsitouras5() -> Tableau:
+    c = np.array([0.0, 0.161, 0.327, 0.9, 0.9800255409045097, 1.0, 1.0])
+    a = np.zeros((7, 7))
+    a[2, 1] = 0.3354806554923570
+    a[3, 1:3] = -6.359448489975075, 4.362295432869581
+    a[4, 1:4] = -11.74888356406283, 7.495539342889836, -0.09249506636175525
+    a[5, 1:5] = -12.92096931784711, 8.159367898576159, -0.07158497328140100, -0.02826905039406838
+    a[:6, 0] = c[:6] - a[:6].sum(axis=1)
+    a[6, :6] = (
+        0.09646076681806523,
+        0.01,
+        0.4798896504144996,
+        1.379008574103742,
+        -3.290069515436081,
+        2.324710524099774,
+    )
+    difference = (
+        -0.001780011052226,
+        -0.000816434459657,
+        0.007880878010262,
+        -0.144711007173263,
+        0.582357165452555,
+        -0.458082105929187,
+        1 / 66,
+    )
+    between = (
+        -1.0530884977290216,
+        0.1017,
+        2.49062728565125,
+        -16.548102889244903,
+        47.37952196281928,
+        -34.87065786149661,
+        2.5,
+    )
+    return Tableau(a, c, a[6] + np.array(difference), 4, np.array(between))
+
+
+TSITOURAS5 = _tsitouras5()
+"""The explicit pair 5(4) of Tsitouras."""
 
 
 @dataclass(frozen=True)

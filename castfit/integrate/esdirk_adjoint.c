@@ -13,7 +13,7 @@
    the same number from either side but for rounding.
 
    Stages are those of an integration that kept its steps; where there is none, the lane is integrated once more, and
-   its steps are kept as long as the lane takes: 2 s n + 5 numbers each.
+   its steps are kept as long as the lane takes: 2 s n + 6 numbers each.
 */
 
 /* What is differentiated, and where gradients go. */
@@ -189,22 +189,24 @@ static int pull(Work *w, Bars *bars, const Sums *sums, int64_t lane, const doubl
 {
     const Task *task = w->task;
     const Model *model = w->model;
-    const int64_t n = w->n, n_x = model->n_x, na = bars->na, n_a = sums->n_a, s = w->method->stages, size = n_x * na;
-    const int64_t stride = KEPT_HEAD + 2 * s * n, first = task->grid[0] == 0.0;
+    const int64_t n = w->n, n_x = model->n_x, na = bars->na, n_a = sums->n_a, size = n_x * na;
+    const int64_t stride = KEPT_HEAD + 2 * w->stages * n, first = task->grid[0] == 0.0;
     const double *unit = task->unit + lane * n;
     double *const k = w->k;
     int64_t next = task->m;
     int why = FINE;
     memcpy(model->p, task->p + lane * model->n_p, sizeof(double) * model->n_p);
     memset(bars->y, 0, sizeof(double) * size);
-    memset(bars->k, 0, sizeof(double) * size * s);
+    memset(bars->k, 0, sizeof(double) * size * w->stages);
     memset(bars->p, 0, sizeof(double) * model->n_p * na);
     memset(bars->start, 0, sizeof(double) * na);
     memset(bars->duration, 0, sizeof(double) * na);
     at += stride * steps;
     while (steps-- > 0 && !why) {
         const double *before = (at -= stride) - stride, tau = at[0], h = at[1], to = at[2];
-        const double *y = at + KEPT_HEAD + s * n;
+        const double *y = at + KEPT_HEAD + w->stages * n;
+        w->method = at[5] != 0.0 ? task->pair : w->implicit;
+        const int64_t s = w->method->stages;
         w->interval = (int64_t)at[4];
         w->k = (double *)at + KEPT_HEAD; /* read only */
         memcpy(bars->k + (s - 1) * size, bars->k, sizeof(double) * size); /* the next step's K_1 is this one's last */
@@ -239,19 +241,20 @@ int64_t castfit_pull(const Model *model, const Tableau *method, const Task *task
                      int64_t budget)
 {
     Work w;
-    const int64_t na = (sums->n_a + WIDE - 1) / WIDE * WIDE, s = method->stages, n = model->n_x + model->n_z;
+    const int64_t na = (sums->n_a + WIDE - 1) / WIDE * WIDE, n = model->n_x + model->n_z;
     int64_t lane = first, gone = 0, *kept = room(2 * task->lanes + 1, sizeof(int64_t));
     Task again = *task; /* keeps steps in a pool of its own, one lane after the other */
     again.pool = room(again.room = 1, sizeof(double));
     again.kept = kept;
     again.follow = 0;
-    double *numbers = room((model->n_x * (s + 2) + 3 * n + model->n_p + 2) * na, sizeof(double));
+    const int prepared = prepare(&w, model, method, &again);
+    double *numbers = room((model->n_x * (w.stages + 2) + 3 * n + model->n_p + 2) * na, sizeof(double));
     Bars bars = {.na = na, .y = numbers};
-    const int enough = prepare(&w, model, method, &again) & (kept && again.pool && numbers);
+    const int enough = prepared && kept && again.pool && numbers;
     w.growing = &again;
     w.pool_limit = sums->most;
     if (enough) {
-        bars.y0 = bars.y + model->n_x * na; bars.k = bars.y0 + model->n_x * na; bars.v = bars.k + model->n_x * na * s;
+        bars.y0 = bars.y + model->n_x * na; bars.k = bars.y0 + model->n_x * na; bars.v = bars.k + model->n_x * na * w.stages;
         bars.eta = bars.v + n * na; bars.r = bars.eta + n * na; bars.p = bars.r + n * na;
         bars.start = bars.p + model->n_p * na; bars.duration = bars.start + na;
     }

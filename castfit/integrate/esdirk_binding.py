@@ -31,7 +31,7 @@ from castfit._support.casadi_functions import find_compiler
 from castfit._support.time_limit import look
 from castfit.integrate.compilation import CompilationError, is_compiled, load, shipped
 from castfit.integrate.distributed import threads
-from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, elimination
+from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class _Task(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("lanes", "m", "n_d", "max_steps")),
         *((name, ctypes.c_double) for name in ("relative", "absolute", "newton", "watch")),
-        *((name, ctypes.c_void_p) for name in (*_LANES, *_MOVES, "skip", "replay", "record")),
+        *((name, ctypes.c_void_p) for name in (*_LANES, *_MOVES, "skip", "pair", "replay", "record")),
         ("recorded", ctypes.c_int64),
         ("pool", ctypes.c_void_p),
         ("room", ctypes.c_int64),
@@ -137,7 +137,7 @@ class StepSizes:
 
     newton : up to which part of a step's allowed error stages are solved
     watch : share of the directions' errors in error control; 0 for none
-    replay : steps (k,) to be taken instead, of relative time, if there is but one lane
+    replay : steps (k,) to be taken instead, of relative time, if there is but one lane; negative for the pair's
     """
 
     relative: float
@@ -185,8 +185,9 @@ class IntegrationOutcome:
     """What became of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if asked for.
 
     code (L,), and where it is not `FINE`: where (L,) in time, which (L,) equation or -1.
-    counts (L, 4): steps, rejected steps, iterations of Newton's method, steps refined for the directions' sake.
-    steps : those of the first lane, of relative time
+    counts (L, 5): steps, rejected steps, evaluations of the rates for stages, steps refined for the directions' sake,
+        steps of the explicit pair.
+    steps : those of the first lane, of relative time; negative where they are the pair's
     kept : steps to be followed, if they were asked for
     """
 
@@ -297,9 +298,11 @@ class NativeModel:
         directions: tuple[Array, Array, Array | None] | None = None,
         keep: bool = False,
         follow: StoredSteps | None = None,
+        pair: Tableau | None = None,
     ) -> IntegrationOutcome:
         """Integrate lanes over output times grid (m,), with sensitivities along `directions` if there are any.
 
+        Steps are those of `pair` instead where nothing is stiff, if it is given; then there are no algebraic states.
         Algebraic states are consistent.  stops (L, m) tells what the inputs do at the end of an interval: 1 for a kink,
         2 for a jump.  skip (L,) are lanes that are left out, and NaN.  directions are dx0 (L, n_x, n_d),
         dp (L, n_p, n_d), and how starts and durations move, (2, L, n_d) or None.  Steps are kept if another call,
@@ -311,7 +314,7 @@ class NativeModel:
         x, z = np.full((size, m, self.n_x), np.nan), np.full((size, m, self.n_z), np.nan)
         dx = None if dx0 is None else np.full((size, m, self.n_x, n_d), np.nan)
         code, which, where = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
-        counts, steps = np.zeros((size, 4), dtype=np.int64), np.zeros(control.max_steps if size == 1 else 0)
+        counts, steps = np.zeros((size, 5), dtype=np.int64), np.zeros(control.max_steps if size == 1 else 0)
         unit = np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit
         quiet = np.zeros((size, m), dtype=np.int8) if stops is None else stops
         out = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
@@ -322,7 +325,8 @@ class NativeModel:
         quiet = np.ascontiguousarray(quiet)
         table, call = _table(method), integrator().castfit_integrate
         replay, here = control.replay, threads() is None or size == 1
-        how, kept = (self, grid, method, control), follow
+        how, kept = (self, grid, method, pair, control), follow
+        explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
         if keep:
             kept = StoredSteps(lanes, how, self._free) if here and directions is None else None
         elif follow is not None and not follow.belongs(lanes, how):
@@ -341,7 +345,8 @@ class NativeModel:
                 of, to = (tuple([None if a is None else a[part] for a in arrays]) for arrays in (of, to))
             task = _Task(
                 last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
-                control.watch, *map(_address, (given[0], *of, replay, steps)), steps.size, *store, *map(_address, to),
+                control.watch, *map(_address, (given[0], *of)), explicit, *map(_address, (replay, steps)), steps.size,
+                *store, *map(_address, to),
             )  # fmt: skip
             lane, addresses = 0, (ctypes.addressof(own.model), ctypes.addressof(table[0]), ctypes.addressof(task))
             while lane < last - first:
@@ -366,6 +371,7 @@ class NativeModel:
         stops: NDArray[np.int8] | None = None,
         skip: NDArray[np.bool_] | None = None,
         follow: StoredSteps | None = None,
+        pair: Tableau | None = None,
     ) -> PulledSums:
         """Differentiate  sum seeds (L, m, n_x, n_a) * x  over lanes, as `integrate` has them without directions.
 
@@ -384,22 +390,22 @@ class NativeModel:
         given["stops"] = np.ascontiguousarray(np.zeros((size, m), dtype=np.int8) if stops is None else stops)
         given["skip"] = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
         here = threads() is None or size == 1
-        kept = follow if here and follow is not None and follow.belongs(lanes, (self, grid, method, control)) else None
+        kept = follow if here and follow is not None and follow.belongs(lanes, (self, grid, method, pair, control)) else None
         grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
-        table = _table(method)[0]
+        table, explicit = _table(method)[0], None if pair is None else ctypes.addressof(_table(pair)[0])
 
         def pieces(first: int, last: int) -> Iterator[None]:
             part, count = slice(first, last), last - first
             rest = {  # what the lane is integrated into if there are no steps
                 "x": np.empty((count, m, self.n_x)),
                 "z": np.empty((count, m, self.n_z)),
-                "counts": np.zeros((count, 4), dtype=np.int64),
+                "counts": np.zeros((count, 5), dtype=np.int64),
             }
             arrays = {name: a[part] for name, a in (given | {"code": code, "which": which, "where": where}).items()}
             at = {name: _address(a) for name, a in (arrays | rest).items()}
             task = _Task(
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
-                newton=control.newton, grid=_address(grid), **at,
+                newton=control.newton, grid=_address(grid), pair=explicit, **at,
             )  # fmt: skip
             if kept is not None:
                 task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
@@ -588,18 +594,23 @@ def _entries(matrix: ca.SX) -> tuple[Integers, Integers]:
 
 
 class Stepping:
-    """The compiled ESDIRK method for one model, a graph (t, x, z, p, u) -> (ode, alg) whose states have these names.
+    """The compiled method for one model, a graph (t, x, z, p, u) -> (ode, alg) whose states have these names.
+
+    explicit : whether steps of an ODE are explicit where it is not stiff
 
     Raises CompilationError: if the model cannot be compiled although it has to.
     """
 
-    def __init__(self, graph: ca.Function, names: Sequence[str], options: IntegratorOptions) -> None:
+    def __init__(
+        self, graph: ca.Function, names: Sequence[str], options: IntegratorOptions, *, explicit: bool = False
+    ) -> None:
         self.model = native_model(graph, options.compile)
         self._names = tuple(names)
         self.control = StepSizes(options.relative_tolerance, options.absolute_tolerance, options.max_steps)
         if not options.watch_sensitivities:
             self.control = replace(self.control, watch=0.0)
         self.method = method_for(options.relative_tolerance)
+        self.pair = TSITOURAS5 if explicit and not self.model.n_z else None
 
     def explain(self, found: IntegrationOutcome | PulledSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
         """Put the reasons of lanes that failed among the failures."""

@@ -43,7 +43,7 @@ from castfit.integrate.lanes import (
     shift_cubics,
     shift_slopes,
 )
-from castfit.integrate.options import SUNDIALS, IntegratorOptions, method_of, pattern, sundials
+from castfit.integrate.options import STEPPED, SUNDIALS, IntegratorOptions, method_of, pattern, sundials
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -105,7 +105,7 @@ class Integrator:
             relative_tolerance=min(self.options.relative_tolerance, _EXACT),
             absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
         )
-        self._stepping = self._steps() if self.method == "esdirk" else None
+        self._stepping = self._steps() if self.method in STEPPED else None
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
@@ -118,10 +118,11 @@ class Integrator:
         """Return the compiled method for this model, or refuse."""
         missing = obstacle()
         if missing:
-            mistake = f"method 'esdirk' is compiled once on every machine, but {missing}; use 'auto'"
+            mistake = f"method '{self.method}' is compiled once on every machine, but {missing}; use 'auto'"
             raise InputError("Integrator", [mistake])
         try:
-            return Stepping(self.graph, (*self.state_names, *self.algebraic_names), self.options)
+            names = *self.state_names, *self.algebraic_names
+            return Stepping(self.graph, names, self.options, explicit=self.method == "explicit")
         except CompilationError as error:
             raise InputError("Integrator", [f"compile='always', but compiling failed: {error}"]) from error
 
@@ -182,7 +183,7 @@ class Integrator:
     @property
     def rescued_by(self) -> str:
         """The method by which lanes are tried that this one gives up; empty if by none."""
-        if self.method == "esdirk":
+        if self._stepping is not None:
             return sundials(self.n_z)
         return "rosenbrock" if self.method in SUNDIALS else ""
 
@@ -299,6 +300,7 @@ class Integrator:
         found = stepping.model.integrate(
             replace(lanes, z0=guess) if self.n_z else lanes, self.grid, stepping.method, stepping.control,
             stops=stops, skip=skip, directions=directions, keep=keep, follow=follow if free else None,
+            pair=stepping.pair,
         )  # fmt: skip
         stepping.explain(found, skip, failures)
         x = self._or_still(lanes, found.x, lanes.x0[:, None])
@@ -314,7 +316,8 @@ class Integrator:
             rates = self._rates(*self._begin(lanes, slice(0, 1), x, lanes.z0, failures))
             still = still + rates[:, :, None] * spans[1][:, None]
         dx = self._or_still(lanes, found.dx, still[:, None])
-        return out, self._slopes(lanes, out, dx, dp, scale, failures)
+        taken = tuple(found.counts[:, [0, 4]].sum(axis=0).tolist())
+        return out, replace(self._slopes(lanes, out, dx, dp, scale, failures), steps=taken)
 
     def _slopes(
         self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array, scale: Array, failures: dict[int, LaneFailure]
@@ -517,6 +520,7 @@ class Integrator:
         found = stepping.model.pull(
             replace(lanes, z0=guess), self.grid, stepping.method, stepping.control, np.moveaxis(seeds, 1, 3),
             stops=stops_of(lanes, self.grid) if self.n_u else None, skip=skip, follow=at.kept,
+            pair=stepping.pair,
         )  # fmt: skip
         bars = [np.moveaxis(found.x0, 2, 1).copy(), np.moveaxis(found.p, 2, 1).copy(), found.start, found.duration]
         if still.any():

@@ -106,13 +106,14 @@ class Trajectories:
 class Sensitivities:
     """Derivatives dx (L, m, n_x, n_d) and dz (L, m, n_z, n_d) along n_d directions; NaN in lanes that failed.
 
-    `rescued` as in `Trajectories`.
+    `rescued` as in `Trajectories`; `steps` of the compiled integrator: all, and explicit ones.
     """
 
     dx: Array
     dz: Array
     failures: tuple[LaneFailure, ...]
     rescued: tuple[int, ...] = ()
+    steps: tuple[int, ...] = (0, 0)
 
 
 @dataclass(frozen=True)

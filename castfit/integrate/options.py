@@ -4,7 +4,8 @@ It is the compiled ESDIRK method where there is a C compiler and its factorizati
 a DAE.  They are where a model is small, and where the elimination of its matrix in a good order (esdirk.py) takes few
 products per state: then CPU time is 0.05 ... 0.8 of that of CVODES at equal errors (measured on networks and on divided
 partial differential equations, docs/compared/history_of_measurements.md).  Along many directions a factorization
-matters less than what is solved with it, and larger ones pay.
+matters less than what is solved with it, and larger ones pay.  Small ODEs are integrated by explicit steps as long as
+nothing in them is stiff.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from castfit.integrate.esdirk import elimination
 from castfit.integrate.esdirk_binding import obstacle
 
 SUNDIALS = ("cvodes", "idas")
-METHODS = ("auto", "cvodes", "idas", "esdirk", "rosenbrock", "collocation")
+STEPPED = ("esdirk", "explicit")
+"""Methods of the compiled integrator."""
+METHODS = ("auto", "cvodes", "idas", *STEPPED, "rosenbrock", "collocation")
 COMPILE = ("never", "auto", "always")
 
 _SMALL = 20  # states and algebraic states together, whatever the pattern
@@ -48,12 +51,14 @@ class IntegratorOptions:
 
     Parameters
     ----------
-    method : {"auto", "cvodes", "idas", "esdirk", "rosenbrock", "collocation"}
+    method : {"auto", "cvodes", "idas", "esdirk", "explicit", "rosenbrock", "collocation"}
         CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), castfit's ESDIRK methods (L-stable Runge-Kutta of order
-        4 or, for relative tolerances up to 1e-5, 5, for both; compiled, so they need a C compiler once), CasADi's
-        Rosenbrock method of order 5(4) or its collocation (Radau, order 5, `elements` equal steps without error
-        control).  "auto" is the ESDIRK method for up to 20 states, or 400 of which few depend on many others, where
-        there is a C compiler, else CVODES for an ODE and IDAS for a DAE.
+        4 or, for relative tolerances up to 1e-5, 5, for both; compiled, so they need a C compiler once), these with
+        explicit steps in between (Tsitouras' pair of order 5(4)) wherever an ODE is not stiff, CasADi's Rosenbrock
+        method of order 5(4) or its collocation (Radau, order 5, `elements` equal steps without error control).
+        "auto" is "explicit" for ODEs of up to 20 states and "esdirk" for DAEs as small, or for models of up to 400
+        states of which few depend on many others, where there is a C compiler, else CVODES for an ODE and IDAS for a
+        DAE.
     relative_tolerance, absolute_tolerance : float
         Per step, of states and sensitivities alike; the absolute one is relative to each state's magnitude, which is
         taken from data and simulation, so that results do not depend on units.  The defaults give gradients to about
@@ -66,7 +71,7 @@ class IntegratorOptions:
         Whether to compile the model's equations, into the cache folder: "auto" where a C compiler is found, "always"
         with an error where not.  "collocation" has nothing to gain and leaves it.
     watch_sensitivities : bool
-        Whether steps of "esdirk", "cvodes" and "idas" are short enough for sensitivities too.  Else they are those that
+        Whether steps of all but the last two are short enough for sensitivities too.  Else they are those that
         the states need: half the time or less where parameters are decades off, for searches; and what takes more than
         `max_steps` is given up, without trying another method.  The other methods' sensitivities are always those of
         the states' steps.
@@ -127,7 +132,9 @@ def method_of(
     if options.method != "auto":
         return options.method
     fine = options.relative_tolerance < _FINEST
-    return sundials(n_z) if fine or obstacle() or not _suits(n_x, n_z, graph, directions) else "esdirk"
+    if fine or obstacle() or not _suits(n_x, n_z, graph, directions):
+        return sundials(n_z)
+    return "esdirk" if n_z or n_x > _SMALL else "explicit"
 
 
 def sundials(n_z: int) -> str:

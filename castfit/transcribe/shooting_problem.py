@@ -28,7 +28,7 @@ from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.casadi_functions import Built
 from castfit._support.silence import captured
 from castfit._support.time_limit import Stopped, unwatched
-from castfit.integrate import IntegratorOptions, Lanes, method_of, shift_cubics
+from castfit.integrate import STEPPED, IntegratorOptions, Lanes, method_of, shift_cubics
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import rounding
 from castfit.integrate.trajectories import mean_magnitude, resolvable
@@ -166,7 +166,8 @@ class ShootingProblem(TranscribedProblem):
             relations_of(problem),
         )
         self._pose(problem, layout, tuple(chain.measured.signal for chain in self._here), theta)
-        self._taken_over = 0  # stages that another integrator took over at the last linearization
+        self._taken_over = 0  # stages that another integrator took over at the last linearization ...
+        self._steps = np.zeros(2, dtype=int)  # ... and its steps of the compiled one: all, and explicit ones
         self._place(theta, trajectory)
         with unwatched():  # what states trigger at the start is found once; without it there is nothing to solve
             here = self._naturals(self.start)
@@ -193,7 +194,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _silently(self) -> AbstractContextManager[object]:
         """Silence CasADi's integrators, once for all: to redirect the streams costs as much as a short integration."""
-        quiet = method_of(self.options, self._n_x, self._n_z) == "esdirk"  # those that take over silence themselves
+        quiet = method_of(self.options, self._n_x, self._n_z) in STEPPED  # those that take over silence themselves
         return nullcontext() if quiet else captured()
 
     @property
@@ -763,7 +764,7 @@ class ShootingProblem(TranscribedProblem):
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
         asked: list[SensitivityRequest] = []
-        self._taken_over = 0
+        self._taken_over, self._steps = 0, np.zeros(2, dtype=int)
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
             dx0, dp = np.zeros((count, self._n_x, width)), np.zeros((count, self._n_p, width))
@@ -815,6 +816,7 @@ class ShootingProblem(TranscribedProblem):
                     end[i][piece.stage] = last
                 seeds[i].x[part.stages] = end[i][part.stages]
             self._taken_over += len({*run.found.rescued, *found.rescued})
+            self._steps += found.steps
             lost = sweep.lost(run, found.failures, self.layout.chains, "sensitivities")
             failures += [failure for at, failure in lost.items() if failure is not None and at not in broken]
             broken |= lost.keys()
@@ -891,13 +893,16 @@ class ShootingProblem(TranscribedProblem):
             return self._slopes(sweep, self._naturals(v), None).asked
 
     def remark(self, v: Array) -> str:
-        """Say how many stages another integrator than the chosen one has integrated at v."""
+        """Say how many steps were explicit, and how many stages another integrator than the chosen one integrated."""
         self.linearize(v)
+        every, explicit = self._steps
+        share = "All" if explicit == every else f"{explicit} of {every}"
+        said = f"{share} steps of integration were explicit: nothing stiff was met there." if explicit else ""
         if self._taken_over == 0:
-            return ""
+            return said
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
         by = self.groups[0].integrator
-        return f"{count} integrated by {by.rescued_by} where {by.method} gave up."
+        return f"{count} integrated by {by.rescued_by} where {by.method} gave up. {said}".strip()
 
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
@@ -962,7 +967,7 @@ def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
     Never for a DAE: the backward integrals of IDAS take many small steps.
     """
     n_x = len(problem.model.states)
-    if options.method not in _MEASURED or method_of(options, n_x, 0) == "esdirk":
+    if options.method not in _MEASURED or method_of(options, n_x, 0) in STEPPED:
         return False  # whose forward directions are cheap, and watched over by default
     directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
     return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
@@ -977,7 +982,7 @@ def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
     if options.method not in _MEASURED or problem.model.algebraic_states or directions < _MANY:
         return False
     along = _along_directions(problem, options, nodes=False)
-    return integrator_of(problem.model, [1.0], along).method != "esdirk"
+    return integrator_of(problem.model, [1.0], along).method not in STEPPED
 
 
 def _along_directions(problem: Posed, options: IntegratorOptions, *, nodes: bool) -> IntegratorOptions:

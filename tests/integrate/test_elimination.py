@@ -122,7 +122,8 @@ def test_auto_is_this_method_where_states_depend_on_few_others():
 
     assert method(60, 1) == "esdirk"
     assert method(60, 1, n_z=5) == "esdirk"
-    assert method(20, 20) == "esdirk"
+    assert method(20, 20) == "explicit"
+    assert method(10, 1, n_z=10) == "esdirk"
     assert method(60, 60) == "cvodes"
     fine = IntegratorOptions(relative_tolerance=1e-13, absolute_tolerance=1e-15)
     assert method_of(fine, 2, 0) == "cvodes"

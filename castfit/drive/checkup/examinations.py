@@ -17,7 +17,7 @@ from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
 from castfit.fit.fit import fit
 from castfit.fit.methods import TRANSCRIPTIONS
-from castfit.integrate import SUNDIALS, sundials
+from castfit.integrate import STEPPED, SUNDIALS, sundials
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
@@ -247,7 +247,7 @@ def stiff(patient: Patient) -> Finding:
         return unknown(f"not known: {str(error).splitlines()[0]}.")
     worst = max(found, key=lambda s: s.steps)
     suggested = {s.suggested for s in found}
-    suits = {"esdirk", *suggested}
+    suits = {*STEPPED, *suggested}
     if not any(s.oscillating for s in found):
         suits |= {"auto", *SUNDIALS}
     if "rosenbrock" not in suggested:

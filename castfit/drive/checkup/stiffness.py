@@ -31,7 +31,7 @@ from castfit._support.status import check
 from castfit._support.text_tables import Sheet
 from castfit._support.views import views
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
-from castfit.integrate import IntegratorOptions, method_of
+from castfit.integrate import STEPPED, IntegratorOptions, method_of
 from castfit.model.model import Model
 from castfit.result.result import Result
 from castfit.simulate.simulate import Asked, SimulatedPath, paths
@@ -254,12 +254,13 @@ def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
     stiff = found.steps > _STIFF and found.ratio > _STIFF
     mild = found.steps > _MILD and found.ratio > _MILD
     if found.oscillating:
-        suggested = "esdirk" if usual == "esdirk" else "rosenbrock"
+        suggested = "esdirk" if usual in STEPPED else "rosenbrock"
         kind = "Stiff and oscillating" if stiff or mild else "Oscillating"
         why = "it is L-stable, while BDF of orders 4 and 5 (CVODES, IDAS) damps oscillations with short steps only"
     elif stiff or mild:
         kind = "Stiff" if stiff else "Mildly stiff"
-        by = "it is L-stable" if usual == "esdirk" else "BDF is implicit and stable for all rates of decay"
+        suggested = "esdirk" if usual in STEPPED else usual
+        by = "it is L-stable" if usual in STEPPED else "BDF is implicit and stable for all rates of decay"
         why = f"{by}, so that steps follow the solution"
     else:
         kind = "Not stiff"

@@ -26,7 +26,7 @@ import numpy as np
 from castfit._support.silence import captured
 from castfit._support.time_limit import Stopped
 from castfit.drive.population.likelihoods import Curved
-from castfit.integrate import IntegratorOptions, Lanes, Sensitivities, Trajectories
+from castfit.integrate import STEPPED, IntegratorOptions, Lanes, Sensitivities, Trajectories
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.trajectories import mean_magnitude
 from castfit.problem.fingerprint import digest
@@ -137,7 +137,7 @@ class BatchedCohort:
             pieces = [replace(p, pieces=(replace(p.pieces[0], grid=g),)) for p, g in zip(pieces, grids, strict=True)]
         sets: dict[tuple[object, ...], list[int]] = {}
         for i, (c, piece) in enumerate(zip(posed.conditions, pieces, strict=True)):
-            free = integrator.method == "esdirk" and not piece.pieces[0].cubics[..., 1:].any()
+            free = integrator.method in STEPPED and not piece.pieces[0].cubics[..., 1:].any()
             sets.setdefault(_kind(c, piece, place[c.theta], exact=not free), []).append(i)
         batches = [batch for members in sets.values() for batch in _batches(members, pieces)]
         self._alike = tuple(self._gathered(members, pieces, units, place) for members in batches)

@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.process_pool import Lost
 from castfit.drive.population.batched import BatchedCohort, laid_out, suitable
 from castfit.drive.population.likelihoods import Cohort, Curved, SimulatedCohort
-from castfit.integrate import IntegratorOptions
+from castfit.integrate import STEPPED, IntegratorOptions
 from castfit.integrate.distributed import crew, held
 from castfit.integrate.esdirk_binding import obstacle
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Answers = Callable[[str, Sequence[tuple[Any, ...]]], Sequence[Any]]
 
-_QUICK = IntegratorOptions(method="esdirk", relative_tolerance=1e-7, absolute_tolerance=1e-9, compile="auto")
+_QUICK = IntegratorOptions(method="explicit", relative_tolerance=1e-7, absolute_tolerance=1e-9, compile="auto")
 """Beside 1e-10, 300 individuals of `castfit bench population`: estimates agree to 3e-8 of their standard errors."""
 
 
@@ -55,7 +55,7 @@ def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
 
 def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     """Return the cohort of a question of which every experiment is `suitable`, on workers where there are any."""
-    by, threads = crew(), integrator.method == "esdirk"
+    by, threads = crew(), integrator.method in STEPPED
     if by is None or (threads and not by.elsewhere):
         return BatchedCohort(question, integrator)
     grids, units = laid_out(question)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def accurate(tolerance: float = 1e-9) -> IntegratorOptions:
     """Return options for values that are reported, of the most robust method that there is."""
-    method = "rosenbrock" if obstacle() else "esdirk"
+    method = "rosenbrock" if obstacle() else "explicit"
     return IntegratorOptions(method=method, relative_tolerance=tolerance, absolute_tolerance=0.01 * tolerance)
 
 
