@@ -1,7 +1,8 @@
 """The ESDIRK methods in plain NumPy, to be read, taught from, and compared with the compiled ones (esdirk.c).
 
 The same stages, error estimate, step control, continuous extension and sensitivities, for one lane without inputs
-whose start and duration are fixed; results are equal up to rounding.  Equations and notation are those of esdirk.c:
+whose start and duration are fixed; results are equal up to rounding.  An explicit method, gamma = 0, is one of them,
+but never left.  Equations and notation are those of esdirk.c:
 
     Y_i = y_0 + H sum_{j<i} a_ij K_j + H gamma K_i,   K_i = f(Y_i),   0 = g(Y_i),   H = h D
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_ITERATIONS = 8
 _REMEMBERED = 1e-6  # part of the largest value of a state so far that counts as its magnitude
 _FEW_OUTPUTS = 500  # of which a single one within a step becomes its end
+_STRICT = 2.0  # times errors of explicit steps
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class ReferenceMethod:
         order, b_error = method.embedded_order + 1, method.error
         self._p, self._D = p, duration
         tau, before, rejected, rate = 0.0, 1.0, False, 0.5
+        few, strict = (_FEW_OUTPUTS, 1.0) if method.gamma else (0, _STRICT)
         x: list[Array] = []
         dx: list[Array] = []
         steps: list[float] = []
@@ -82,7 +85,7 @@ class ReferenceMethod:
             h = left if h >= left * (1 - 1e-10) else 0.5 * left if h > 0.5 * left else h
             output = float(grid[len(x)])
             single = len(x) + 1 == grid.size or grid[len(x) + 1] >= tau + h
-            if grid.size <= _FEW_OUTPUTS and single and tau < output < tau + h:
+            if grid.size <= few and single and tau < output < tau + h:
                 h = output - tau
             to = 1.0 if h >= left * (1 - 1e-10) else output if abs(tau + h - output) <= 1e-10 * h else tau + h
             try:
@@ -92,16 +95,17 @@ class ReferenceMethod:
                 continue
             H = h * duration
             e = _solve(M, np.concatenate([H * (b_error @ K[:, :n_x]), np.zeros(y.size - n_x)]))
-            error = float(np.abs(e / self._weight(unit, np.maximum(np.abs(y), np.abs(Y[-1])))).max())
+            error = strict * float(np.abs(e / self._weight(unit, np.maximum(np.abs(y), np.abs(Y[-1])))).max())
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
             dY, dK, last = self._differentiate(start, tau, to, h, Y, dy, dk, dp)
             allowed = self._weight(unit[:n_x, None], np.maximum(np.abs(dy), np.abs(dY[-1])))
             e = H * _weighted(b_error, dK)
-            if control.watch * float((np.abs(e) / allowed).max(initial=0.0)) > error:  # what is stiff is damped
+            watch = strict * control.watch
+            if watch * float((np.abs(e) / allowed).max(initial=0.0)) > error:  # what is stiff is damped
                 e = _solve(last, np.vstack([e, np.zeros((y.size - n_x, e.shape[1]))]))[:n_x]
-                error = max(error, control.watch * float((np.abs(e) / allowed).max(initial=0.0)))
+                error = max(error, watch * float((np.abs(e) / allowed).max(initial=0.0)))
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
@@ -136,6 +140,9 @@ class ReferenceMethod:
         for i in range(1, s):
             time = start + self._D * (to if i == s - 1 else tau + method.c[i] * h)
             r = y[:n_x] + H * (method.a[i, :i] @ K[:i, :n_x])
+            if g == 0.0:
+                Y[i], K[i] = r, self._at(time, r)[0]
+                continue
             guess = method.predict[i, :i] @ K[:i]
             Y[i], K[i], rate = self._newton(time, r, g, guess, M, weight, rate)
         return Y, K, M, rate
@@ -180,6 +187,9 @@ class ReferenceMethod:
             _, J, P = self._at(start + self._D * (to if i == s - 1 else tau + method.c[i] * h), Y[i])
             R = S + H * _weighted(method.a[i, :i], dK[:i])
             by_p, last = P @ dp, self._matrix(J, g)
+            if g == 0.0:
+                dY[i], dK[i] = R, J @ R + by_p
+                continue
             dY[i] = _solve(last, np.vstack([R + g * by_p[:n_x], by_p[n_x:]]))[:n_x]
             dK[i] = (dY[i] - R) / g
         return dY, dK, last

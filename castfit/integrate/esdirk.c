@@ -27,8 +27,10 @@
    with them follow it: the same numbers, without solving the stages again.
 
    A lane without algebraic states may begin, and go on, by an explicit pair instead: gamma = 0, the last stage again the
-   step, no matrix and nothing to be solved.  Steps are explicit while they are shorter than what its stability allows;
-   where rates h |lambda| stay at that limit, ESDIRK takes over (Hairer, Wanner: Solving ODEs II, IV.2).
+   step, no matrix and nothing to be solved.  ESDIRK takes over where h |lambda| stays at the limit of stability (Hairer,
+   Wanner: Solving ODEs II, IV.2), or where a few of its steps, taken to find out, become much longer; it is left again
+   where a bound of h |lambda| says that explicit steps could be as long.  Lengths and counts of steps decide, so that a
+   lane is integrated in the same way whatever was before it.
 
    Between the ends of a step   y(th) = Hermite's cubic + th^2 (1 - th)^2 H sum d_i K_i,   of order 4 (tableau.py).
 
@@ -49,18 +51,20 @@
 #define MANY_ROWS 50
 #define KEPT_HEAD 6 /* numbers before the stages of a step that is kept */
 #define COUNTS 5
-#define STRICT 2.0  /* part of a tolerance that is left to explicit steps: then errors are those of ESDIRK at it */
-/* When steps are explicit; lengths of steps are relative to the fastest rate. */
-#define SHORT 10.0  /* lane that explicit steps take whatever they meet */
-#define CALM 3.0    /* step of ESDIRK that explicit ones could be as long as */
-#define EDGE 3.2    /* nearly the longest one that an explicit pair is stable at; so many in succession are stiff: */
-#define EDGES 3
-#define SUSPECT 0.25 /* explicit step that may be held back by what it cannot damp, if so many of them are to come: */
-#define MANY 100
-#define PATIENCE 10 /* explicit steps until that is tried out, twice as many after each time in vain, and how: */
-#define TRIED 3     /* steps of ESDIRK, which must have become so many times as long as the explicit one: */
-#define WORTH 2.0
-#define BOUNDS 4    /* of eigenvalues, of which the least is taken */
+#define STRICT 2.0  /* times the errors of explicit steps: then what comes of a tolerance is what ESDIRK makes of it */
+/* When steps are explicit.  Lengths are relative to the fastest rate. */
+#define SHORT 3.0    /* a lane that explicit steps take whatever they meet */
+#define CALM 3.0     /* a step of ESDIRK that explicit ones could be as long as */
+#define BEGIN 0.6    /* part of such a step that the first explicit one is */
+#define EDGE 3.2     /* an explicit step that is nearly unstable; */
+#define EDGES 3      /* so many in succession are stiff */
+#define SUSPECT 0.25 /* an explicit step that what is stiff may hold back, */
+#define MANY 100     /* if so many of them are still to come: */
+#define PATIENCE 10  /* after so many that is tried out, after twice as many where it was in vain: */
+#define TRIED 3      /* by so many steps of ESDIRK, */
+#define WORTH 2.0    /* which must have become so many times as long */
+#define BOUNDS 4     /* of eigenvalues, of which the least is taken */
+#define LARGE 256    /* states times directions, of which the derivatives cost so much that explicit steps gain nothing */
 #define REMEMBERED 1e-6 /* part of the largest value of a state so far that counts as its magnitude, if more than `unit` */
 
 typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
@@ -114,7 +118,7 @@ typedef struct {
     int64_t room, follow;                     /* numbers in the pool; whether its steps are followed */
     int64_t *kept;                            /* (2 L + 1,): begin and number of a lane's steps, -1 for none; then all */
     double *x, *z, *dx;                       /* (L, m, n_x), (L, m, n_z), (L, m, n_x, n_d) */
-    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 5): steps, rejected, evaluations for stages, refined, the pair's */
+    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 5): steps, rejected, evaluations, refined, the pair's */
     double *where;                            /* (L,) */
 } Task;
 
@@ -131,7 +135,7 @@ typedef struct {
 /* What speaks for explicit steps, and what against. */
 typedef struct {
     int64_t edges, calm, since, patience; /* since: steps since the last change, or the last look at the matter */
-    double left, limit;                   /* the explicit step that was left; CALM, or less */
+    double left, entered, limit;          /* steps at which explicit ones were left, or begun with; CALM, or less */
 } Choice;
 
 typedef struct {
@@ -757,7 +761,8 @@ static double fastest(Work *w, const double *unit, double most)
     const int64_t n = w->n;
     double *restrict v = w->e, *restrict next = w->change, least = INFINITY;
     for (int64_t q = 0; q < model->jacobian_nnz; q++)
-        if (model->jacobian_row[q] == model->jacobian_col[q] && fabs(w->jacobian[q]) > most) return fabs(w->jacobian[q]);
+        if (model->jacobian_row[q] == model->jacobian_col[q] && fabs(w->jacobian[q]) > most)
+            return fabs(w->jacobian[q]);
     for (int64_t i = 0; i < n; i++) v[i] = fmax(w->most[i], unit[i]);
     for (int it = 0; it < BOUNDS; it++) {
         double bound = 0.0;
@@ -797,7 +802,7 @@ static void doubt(Work *w, int64_t lane, double tau, double taken, double factor
     double rate = scale * seen(w);
     of->edges = rate > EDGE ? of->edges + 1 : 0;
     of->since++;
-    int stiff = of->edges >= EDGES;
+    int stiff = of->edges >= EDGES || (of->since == TRIED && taken * WORTH < of->entered);
     if (!stiff && of->since >= of->patience && factor < 1.3 && task->grid[task->m - 1] - tau > MANY * taken) {
         of->since = 0;
         *known = *known || look(w, lane, tau) < 0;
@@ -811,7 +816,7 @@ static void doubt(Work *w, int64_t lane, double tau, double taken, double factor
 
 /* After a step of ESDIRK, before which the Jacobian was looked at: begin with explicit ones if the next one would hardly
    be longer than they, or has not become so since they were left. */
-static void hope(Work *w, int64_t lane, double next, double factor, const double *unit)
+static double hope(Work *w, int64_t lane, double next, double factor, const double *unit)
 {
     Choice *of = &w->choice;
     const double scale = fabs(next * w->task->duration[lane]);
@@ -822,7 +827,10 @@ static void hope(Work *w, int64_t lane, double next, double factor, const double
         vain = next < WORTH * of->left;
         of->patience = !vain ? PATIENCE : of->patience < MANY ? 2 * of->patience : of->patience;
     }
-    if (vain || of->calm > 1) go_on_by(w, w->task->pair);
+    if (!vain && of->calm < 2) return next;
+    of->entered = vain ? 0.0 : next;
+    go_on_by(w, w->task->pair);
+    return vain ? next : BEGIN * next;
 }
 
 static int integrate(Work *w, int64_t lane)
@@ -836,7 +844,7 @@ static int integrate(Work *w, int64_t lane)
     int fresh = 2, rejected = 0, known = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
     int begun = 0; /* whether K_1 was computed for this step */
 
-    const int either = task->pair && !task->replay;
+    const int either = task->pair && !task->replay && !(task->watch > 0.0 && size > LARGE);
     w->choice = (Choice){.patience = PATIENCE, .limit = CALM};
     w->method = w->implicit;
     begin(w, lane, &next);
@@ -990,7 +998,7 @@ static int integrate(Work *w, int64_t lane)
         const double grown = h * factor;
         h = h < proposed * (1 - 1e-9) && factor >= 1.0 ? fmax(grown, proposed) : grown;
         rejected = 0;
-        if (either && !explicit) hope(w, lane, h, factor, unit);
+        if (either && !explicit) h = hope(w, lane, h, factor, unit);
         memcpy(w->y, w->y1, sizeof(double) * n);
         memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
         known = task->dx != 0;

@@ -19,14 +19,20 @@ from scipy.integrate import solve_ivp
 from castfit._bench.esdirk_reference import ReferenceMethod
 from castfit._support.status import InputError
 from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, compilation
-from castfit.integrate.esdirk import ESDIRK4, ESDIRK5
+from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5
 from castfit.integrate.esdirk_binding import NativeModel, Stepping, StepSizes, obstacle
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
-TABLES = pytest.mark.parametrize("method", [ESDIRK4, ESDIRK5], ids=["order 4", "order 5"])
+ALL = {"order 4": ESDIRK4, "order 5": ESDIRK5, "explicit": TSITOURAS5}
+TABLES = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
+IMPLICIT = pytest.mark.parametrize("method", [ESDIRK4, ESDIRK5], ids=["order 4", "order 5"])
+CASES = pytest.mark.parametrize(
+    ("method", "name"),
+    [(ESDIRK4, "robertson"), (ESDIRK5, "robertson"), *((method, "lotka_volterra") for method in ALL.values())],
+)
 
 
 def graph_of(model: Model) -> ca.Function:
@@ -62,13 +68,18 @@ def _conditions(b, a, c, order):
 
 
 @TABLES
-def test_tables_have_their_orders_and_are_l_stable(method):
+def test_tables_have_their_orders(method):
     a, b, c = method.a, method.b, method.c
     order = method.embedded_order + 1
     assert np.abs(_conditions(b, a, c, order)).max() < 1e-14
     assert np.abs(_conditions(method.bhat, a, c, order - 1)).max() < 1e-14
     assert np.abs(_conditions(method.bhat, a, c, order)).max() > 1e-4  # so that the two differ
     np.testing.assert_allclose(a @ np.ones_like(c), c, atol=1e-14)
+
+
+@IMPLICIT
+def test_implicit_tables_are_l_stable(method):
+    a, b, c = method.a, method.b, method.c
     np.testing.assert_allclose(a @ c, c**2 / 2, atol=1e-14)  # stage order 2
     ones, eye = np.ones_like(c), np.eye(c.size)
 
@@ -84,10 +95,12 @@ def test_the_continuous_extension_has_order_four(method):
     # y(th) = y_0 + h sum b_i(th) K_i satisfies the conditions of order 4 at every th, those of a shorter step
     c, a = method.c, method.a
     first, last = np.eye(c.size)[[0, -1]]
+    ac = a @ c
     for th in (0.1, 0.37, 0.5, 0.9):
         weight = th**2 * (3 - 2 * th) * method.b + th * (1 - th) ** 2 * first - th**2 * (1 - th) * last
         weight += th**2 * (1 - th) ** 2 * method.dense
         found = [weight.sum() - th, weight @ c - th**2 / 2, weight @ c**2 - th**3 / 3, weight @ c**3 - th**4 / 4]
+        found += [weight @ ac - th**3 / 6, weight @ (c * ac) - th**4 / 8, weight @ a @ ac - th**4 / 24]
         assert np.abs([*found, weight @ a @ c**2 - th**4 / 12]).max() < 1e-13
 
 
@@ -147,8 +160,7 @@ def _frozen_slope(model, lanes, grid, method, steps, lane_of):
     return (15 * first - 6 * second + third) / 10
 
 
-@TABLES
-@pytest.mark.parametrize("name", ["lotka_volterra", "robertson"])
+@CASES
 def test_sensitivities_are_those_of_the_steps_taken(method, name):
     if name == "robertson":
         system, grid = robertson(), np.linspace(0.1, 1, 5)
@@ -189,8 +201,7 @@ def test_a_state_at_rest_has_accurate_sensitivities():
     np.testing.assert_allclose(found.dx[0, :, 0, 0], np.exp(-5 * grid), rtol=1e-5)
 
 
-@TABLES
-@pytest.mark.parametrize("name", ["lotka_volterra", "robertson"])
+@CASES
 def test_the_reference_gives_the_same_numbers(method, name):
     if name == "robertson":
         system, lanes = robertson(), one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, m=3, z0=(0.0,))

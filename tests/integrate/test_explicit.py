@@ -1,0 +1,141 @@
+"""Explicit steps where nothing is stiff: when they are taken and left, and that all else is as it is with ESDIRK."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.integrate import Integrator, IntegratorOptions
+from castfit.integrate.esdirk import ESDIRK5, TSITOURAS5
+from castfit.integrate.esdirk_binding import NativeModel, StepSizes, obstacle
+from castfit.model.model import Model, symbols
+from tests.experiment.test_events import bounce, bouncing
+from tests.integrate.test_esdirk import _frozen_slope, full_robertson, graph_of, hires, one, oregonator, robertson
+from tests.integrate.test_integrator import identity_seeds, lotka_volterra
+
+pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+
+DEAR = 2.0
+"""An ESDIRK step relative to an explicit one: what it costs at least, of small models (`castfit bench explicit`)."""
+
+
+def van_der_pol(mu: float, end: float):
+    x, y, m = symbols("x y mu")
+    return Model({x: y, y: m * (1 - x**2) * y - x}, parameters=[m]), [2.0, 0.0], [mu], end, ()
+
+
+TURNING = {
+    **{f"van der Pol {mu:g}": van_der_pol(mu, max(20.0, 2 * mu)) for mu in (5.0, 20.0, 100.0, 1000.0)},
+    "Robertson": full_robertson(),
+    "HIRES": hires(),
+    "Oregonator": oregonator(),
+}
+
+
+def integrated(case, tolerance: float, pair, grid=(1.0,), *, slopes: bool = False, watch: float = 0.1, replay=None):
+    model, x0, p, end, z0 = case
+    lanes = one(x0, np.array(p).reshape(1, -1), end, m=len(grid), z0=z0)
+    control = StepSizes(tolerance, tolerance / 100, 100_000, watch=watch, replay=replay)
+    directions = (*identity_seeds(lanes), None) if slopes else None
+    native = NativeModel(graph_of(model), compiled=False)
+    return native.integrate(lanes, np.array(grid), ESDIRK5, control, directions=directions, pair=pair)
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-8])
+def test_what_is_not_stiff_is_integrated_by_explicit_steps(tolerance):
+    case = lotka_volterra(), [0.4, 1.0], np.ones(4), 20.0, ()
+    found = integrated(case, tolerance, TSITOURAS5, np.linspace(0.05, 1, 20), slopes=True)
+    exact = integrated(case, 1e-12, None, np.linspace(0.05, 1, 20), slopes=True)
+    steps, _, _, _, explicit = found.counts[0]
+    assert explicit > 0.9 * steps
+    assert np.abs(found.x - exact.x).max() < 30 * tolerance
+    assert np.abs(found.dx - exact.dx).max() < 100 * tolerance * np.abs(exact.dx).max()
+
+
+@pytest.mark.parametrize("slopes", [False, True])
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-7])
+@pytest.mark.parametrize("name", TURNING)
+def test_what_turns_stiff_costs_no_more_than_esdirk_alone(name, tolerance, slopes):
+    case = TURNING[name]
+    alone = integrated(case, tolerance, None, slopes=slopes)
+    found = integrated(case, tolerance, TSITOURAS5, slopes=slopes)
+    assert (alone.code[0], found.code[0]) == (0, 0)
+    explicit = found.counts[0, 4]
+    assert 0 < explicit < found.counts[0, 0]  # both are taken
+    cost = found.counts[0, :2].sum() - (1 - 1 / DEAR) * explicit
+    assert cost < 1.1 * alone.counts[0, :2].sum()
+    error = np.abs(found.x[0, -1] - alone.x[0, -1]) / np.abs(alone.x[0, -1])
+    assert error.max() < 300 * tolerance
+
+
+def test_sensitivities_are_those_of_the_steps_taken_by_both():
+    case = van_der_pol(20.0, 20.0)
+    model, x0, p, end, _ = case
+    grid = np.linspace(0.1, 1, 5)
+    taken = integrated(case, 1e-5, TSITOURAS5, grid, watch=0.0)
+    assert {*np.sign(taken.steps)} == {-1.0, 1.0}
+    assert (taken.steps < 0).sum() == taken.counts[0, 4]
+    native, lanes = NativeModel(graph_of(model), compiled=False), one(x0, np.array(p).reshape(1, -1), end, m=5)
+    control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=taken.steps)
+    seeds = (np.zeros((1, 2, 1)), np.ones((1, 1, 1)), None)
+    found = native.integrate(lanes, grid, ESDIRK5, control, directions=seeds, pair=TSITOURAS5)
+
+    class Both:
+        def integrate(self, *arguments):
+            return native.integrate(*arguments, pair=TSITOURAS5)
+
+    slope = _frozen_slope(Both(), lanes, grid, ESDIRK5, taken.steps, lambda lane, d: replace(lane, p=lane.p + d))
+    np.testing.assert_allclose(found.dx[..., 0], slope, rtol=0, atol=1e-7 * np.abs(slope).max())
+
+
+def test_steps_of_both_that_were_kept_are_followed():
+    model, x0, p, end, _ = van_der_pol(20.0, 20.0)
+    lanes = one(x0, np.array(p).reshape(1, -1), end, m=4)
+    integrator = Integrator(model.system, np.linspace(0.25, 1, 4), IntegratorOptions(watch_sensitivities=False))
+    found = integrator.values(lanes)
+    followed = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
+    anew = integrator.sensitivities(lanes, replace(found, kept=None), *identity_seeds(lanes))
+    np.testing.assert_allclose(followed.dx, anew.dx, rtol=1e-9)
+    assert followed.steps == anew.steps
+    assert 0 < followed.steps[1] < followed.steps[0]
+
+
+def test_a_dae_has_no_explicit_steps():
+    lanes = one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, z0=(0.0,))
+    found = [Integrator(robertson().system, [1.0], IntegratorOptions(method)) for method in ("explicit", "esdirk")]
+    np.testing.assert_array_equal(found[0].values(lanes).x, found[1].values(lanes).x)
+
+
+def test_a_pole_is_reported_as_by_esdirk():
+    lanes = one([0.4, 1.0], [0.5, 0.5, 0.5, -0.2], 4.0)
+    said = [Integrator(lotka_volterra().system, [1.0], IntegratorOptions(m)).values(lanes).failures[0]
+            for m in ("explicit", "esdirk")]  # fmt: skip
+    assert said[0].cause == said[1].cause == "step_size"
+    assert "at t = 3.3064" in said[0].detail
+
+
+def test_where_rates_are_not_defined_esdirk_takes_over():
+    # The rates of a root are not defined below 0, where stages of long explicit steps come out.
+    x, k = symbols("x k")
+    model = Model({x: -k * cf.sqrt(x) * x}, parameters=[k])
+    lanes = one([1.0], [[1e3]], 10.0)
+    exact = (1 + 0.5 * 1e3 * 10.0) ** -2.0  # of x' = -k x^1.5
+    found = Integrator(model.system, [1.0], IntegratorOptions("explicit")).values(lanes)
+    assert found.x[0, -1, 0] == pytest.approx(exact, rel=1e-6)
+
+
+def test_events_are_found_within_explicit_steps():
+    problem, truth = bouncing(), {"g": 9.81, "r": 0.7}
+    found = cf.simulate(problem, truth, integrator=IntegratorOptions("explicit", 1e-10, 1e-12))["experiment 1"]
+    exact = bounce(problem.conditions[0].points.times, *truth.values())
+    np.testing.assert_allclose([found["h"], found["v"]], exact, atol=1e-8)
+
+
+def test_a_fit_says_how_it_was_integrated():
+    problem = cf.problems.load("lotka_volterra").problem
+    said = cf.fit(problem, cf.SingleShooting()).message
+    assert "steps of integration were explicit: nothing stiff was met there." in said
+    assert "explicit" not in cf.fit(problem, cf.SingleShooting(IntegratorOptions("esdirk"))).message
