@@ -390,7 +390,11 @@ class NativeModel:
         given["stops"] = np.ascontiguousarray(np.zeros((size, m), dtype=np.int8) if stops is None else stops)
         given["skip"] = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
         here = threads() is None or size == 1
-        kept = follow if here and follow is not None and follow.belongs(lanes, (self, grid, method, pair, control)) else None
+        kept = (
+            follow
+            if here and follow is not None and follow.belongs(lanes, (self, grid, method, pair, control))
+            else None
+        )
         grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
         table, explicit = _table(method)[0], None if pair is None else ctypes.addressof(_table(pair)[0])
 

@@ -103,6 +103,21 @@ def test_steps_of_both_that_were_kept_are_followed():
     assert 0 < followed.steps[1] < followed.steps[0]
 
 
+def test_adjoint_states_go_back_over_steps_of_both():
+    model, x0, p, end, _ = van_der_pol(20.0, 20.0)
+    lanes = one(x0, np.array(p).reshape(1, -1), end, m=4)
+    integrator = Integrator(model.system, np.linspace(0.25, 1, 4), IntegratorOptions(watch_sensitivities=False))
+    found, seeds = integrator.values(lanes), np.random.default_rng(0).standard_normal((1, 2, 4, 2))
+    dx0, dp = identity_seeds(lanes)
+    slopes = integrator.sensitivities(lanes, found, dx0, dp)
+    assert 0 < slopes.steps[1] < slopes.steps[0]
+    along = np.einsum("lami,lmid->lad", seeds, slopes.dx)
+    for at in (found, replace(found, kept=None)):
+        bars = integrator.adjoint(lanes, at, seeds)
+        by = np.einsum("lai,lid->lad", bars.x0, dx0) + np.einsum("lap,lpd->lad", bars.p, dp)
+        np.testing.assert_allclose(by, along, rtol=1e-9, atol=1e-12 * np.abs(along).max())
+
+
 def test_a_dae_has_no_explicit_steps():
     lanes = one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, z0=(0.0,))
     found = [Integrator(robertson().system, [1.0], IntegratorOptions(method)) for method in ("explicit", "esdirk")]
