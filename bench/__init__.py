@@ -44,6 +44,7 @@ KINDS = (
     adjoint_scaling.KIND,
     collection.KIND,
     sweep.KIND,
+    sweep.EXPLICIT_KIND,
     many_experiments.KIND,
     population.KIND,
     textbook.KIND,

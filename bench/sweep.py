@@ -13,6 +13,10 @@ accuracy that is compared, 1e-12 is measured too.
 
 CPU time as a function of the error is interpolated in logarithms to the accuracies that are compared; both methods are
 timed in turn, so that what else the machine does meets both.
+
+``castfit bench explicit`` does the same for explicit steps, taken where nothing is stiff, beside the ESDIRK method
+alone, on textbook models, stiff ones among them and van der Pol's from mild to stiff: each as so many experiments at
+once that the integration itself is what is timed.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +43,7 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
 from .table import Kind, Report, collected, record, unknown_mistakes
+from .textbook_models import MODELS, Textbook
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     _Found = tuple[Array, Array]
 
 NAME = "sweep"
+EXPLICIT = "explicit"
 PROBLEMS = ("calcium", "three_step", "stat5", "hiv_proteinase")
 TOLERANCES = (1e-4, 1e-6, 1e-8, 1e-10)
 ACCURACIES = (1e-4, 1e-6)
@@ -62,6 +68,22 @@ _REMEMBERED = 1e-6  # of its initial value, that counts as a state's magnitude i
 _NEGLIGIBLE = 1e-2  # of a state's magnitude: sensitivities (to relative changes) below it count as that large
 _REPETITIONS = 3
 _STEPS = 100_000
+_COPIES = 30  # of an experiment, to be integrated at once
+_TURNING = (5.0, 20.0, 100.0, 1000.0)  # van der Pol's parameter
+
+
+def _textbook() -> dict[str, Textbook]:
+    """Return models of all kinds, and van der Pol's oscillator on its way to stiffness."""
+    turning = {
+        f"van der Pol {mu:g}": Textbook(
+            lambda s, p: (s[1], p[0] * (1 - s[0] ** 2) * s[1] - s[0]),
+            {"mu": mu},
+            {"x": 2.0, "y": 0.0},
+            max(20.0, 2 * mu),
+        )
+        for mu in _TURNING
+    }
+    return MODELS | turning
 
 
 @dataclass(frozen=True)
@@ -89,7 +111,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Compared:
-    """One problem: its size, the curves of the compiled SUNDIALS method and of ESDIRK, and by which errors are told."""
+    """One problem: its size, the curves of two methods that are compared, and by which errors are told."""
 
     name: str
     n_x: int
@@ -100,7 +122,7 @@ class Compared:
     exact: str = ""
 
     def ratio(self, error: float) -> float:
-        """Return the time of ESDIRK relative to the other's at an error."""
+        """Return the time of ours relative to the other's at an error."""
         return self.ours.at(error) / self.theirs.at(error)
 
 
@@ -121,8 +143,8 @@ def sweep(
         yield compared(name, posed, theta)
 
 
-def compared(name: str, posed: Posed, theta: Array) -> Compared:
-    """Compare both methods on a problem at theta (n_theta,)."""
+def compared(name: str, posed: Posed, theta: Array, *, explicit: bool = False) -> Compared:
+    """Compare two methods on a problem at theta (n_theta,): SUNDIALS and ESDIRK, or ESDIRK and explicit steps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         staged = SingleShooting(IntegratorOptions("cvodes" if not posed.model.algebraic_states else "idas")).transcribe(
@@ -131,13 +153,24 @@ def compared(name: str, posed: Posed, theta: Array) -> Compared:
         asked = staged.asked(staged.start)
         method = sundials(len(posed.model.algebraic_states))
         exact, by = _exact(asked, staged, method)
-        curves = {
-            kind: _timed(kind, asked, staged, exact, compilation)
-            for kind, compilation in ((method, "always"), ("esdirk", "always"))
-        }
+        if explicit:
+            asked, exact = [_copied(a) for a in asked], [(_repeated(x), _repeated(dx)) for x, dx in exact]
+        pair = ("esdirk", "explicit") if explicit else (method, "esdirk")
+        theirs, ours = (_timed(kind, asked, staged, exact, "always") for kind in pair)
     n_d = max(a.dx0.shape[2] for a in asked)
     lanes = sum(a.lanes.size for a in asked)
-    return Compared(name, len(posed.model.states), n_d, lanes, curves[method], curves["esdirk"], by)
+    return Compared(name, len(posed.model.states), n_d, lanes, theirs, ours, by)
+
+
+def _copied(asked: SensitivityRequest) -> SensitivityRequest:
+    """Return a request for so many of the same lanes."""
+    one = np.repeat(np.arange(asked.lanes.size), _COPIES)
+    spans = None if asked.spans is None else _repeated(asked.spans, 1)
+    return replace(asked, lanes=asked.lanes[one], dx0=_repeated(asked.dx0), dp=_repeated(asked.dp), spans=spans)
+
+
+def _repeated(array: Array, axis: int = 0) -> Array:
+    return np.repeat(array, _COPIES, axis=axis)
 
 
 def _exact(asked: Sequence[SensitivityRequest], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
@@ -234,6 +267,42 @@ def _files(folder: str | None) -> dict[str, Path]:
     return {file.parent.name.partition("_")[0]: file for file in found}
 
 
+def explicit(*, models: Sequence[str] | None = None, progress: Progress = lambda _: None) -> Iterator[Compared]:
+    """Compare explicit steps, where nothing is stiff, with the ESDIRK method alone, on textbook models.
+
+    Parameters
+    ----------
+    models : sequence of str, optional
+        By default all of them.
+    progress : callable, optional
+    """
+    for name, model in _textbook().items():
+        if models is None or name in models:
+            progress(f"{EXPLICIT}: {name}")
+            posed = model.all_states().posed
+            yield compared(name, posed, posed.guess, explicit=True)
+
+
+def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
+    chosen, plot = options.get("problems"), options.get("plot")
+    picked = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
+    check(EXPLICIT, unknown_mistakes("model", picked or (), tuple(_textbook())))
+    found, ended = collected(explicit(models=picked, progress=progress))
+    if plot is not None:
+        draw_sweeps(found, plot)
+    sheet = Sheet.of(
+        found,
+        ("model", lambda c: c.name),
+        (">states", lambda c: f"{c.n_x}"),
+        (">directions", lambda c: f"{c.n_d}"),
+        *_times("esdirk", lambda c: c.theirs),
+        *_times("explicit", lambda c: c.ours),
+        *_ratios(),
+        title=f"CPU time of values with sensitivities of {_COPIES} experiments at equal errors, ms",
+    )
+    return Report((sheet,), record(name, _recorded(found), **ended))
+
+
 def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     chosen, folder, plot = options.get("problems"), options.get("folder"), options.get("plot")
     picked = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
@@ -259,7 +328,11 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
         *_ratios(),
         title="CPU time of values with sensitivities at equal errors",
     )
-    rows = [
+    return Report((sheet,), record(name, _recorded(found), **ended))
+
+
+def _recorded(found: Sequence[Compared]) -> list[dict[str, Any]]:
+    return [
         {
             "problem": c.name, "states": c.n_x, "directions": c.n_d, "lanes": c.lanes, "exact": c.exact,
             "tolerances": [*TOLERANCES, _FINEST],
@@ -269,7 +342,6 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
         }
         for c in found
     ]  # fmt: skip
-    return Report((sheet,), record(name, rows, **ended))
 
 
 def draw_sweeps(found: Sequence[Compared], path: str | Path | None = None) -> Figure:
@@ -332,4 +404,10 @@ KIND = Kind(
     ("problems", "folder", "plot"),
     _run_table,
     lambda _: "values with sensitivities at equal accuracy: ESDIRK against compiled CVODES",
+)
+EXPLICIT_KIND = Kind(
+    lambda: (EXPLICIT,),
+    ("problems", "plot"),
+    _run_explicit,
+    lambda _: "values with sensitivities at equal accuracy: explicit steps against ESDIRK",
 )

@@ -29,8 +29,8 @@
    A lane without algebraic states may begin, and go on, by an explicit pair instead: gamma = 0, the last stage again the
    step, no matrix and nothing to be solved.  ESDIRK takes over where h |lambda| stays at the limit of stability (Hairer,
    Wanner: Solving ODEs II, IV.2), or where a few of its steps, taken to find out, become much longer; it is left again
-   where a bound of h |lambda| says that explicit steps could be as long.  Lengths and counts of steps decide, so that a
-   lane is integrated in the same way whatever was before it.
+   where a bound of h |lambda| says that explicit steps could be as long, and for good once it took steps that they never
+   could.  Lengths and counts of steps decide, so that a lane is integrated in the same way whatever was before it.
 
    Between the ends of a step   y(th) = Hermite's cubic + th^2 (1 - th)^2 H sum d_i K_i,   of order 4 (tableau.py).
 
@@ -56,6 +56,7 @@
 #define SHORT 3.0    /* a lane that explicit steps take whatever they meet */
 #define CALM 3.0     /* a step of ESDIRK that explicit ones could be as long as */
 #define BEGIN 0.6    /* part of such a step that the first explicit one is */
+#define STIFF 10.0   /* a step of ESDIRK that explicit ones could never be as long as: they are not come back to */
 #define EDGE 3.2     /* an explicit step that is nearly unstable; */
 #define EDGES 3      /* so many in succession are stiff */
 #define SUSPECT 0.25 /* an explicit step that what is stiff may hold back, */
@@ -614,6 +615,11 @@ static void write_outputs(Work *w, int64_t lane, int64_t *next, double tau, doub
 
 /* ------------------------------------------------------------------ one lane */
 
+static double strictness(const Work *w)
+{
+    return w->method->gamma == 0.0 ? STRICT : 1.0;
+}
+
 /* Return how large the directions' errors are, relative to what is allowed; `error` is that of the states.
    Where they would decide, what is stiff in them is damped as it is in the states' error. */
 static double error_of_directions(Work *w, const double *unit, double H, double error)
@@ -637,7 +643,7 @@ static double error_of_directions(Work *w, const double *unit, double H, double 
                 worst = v > worst || v != v ? v : worst;
             }
         }
-        worst *= w->method->gamma == 0.0 ? STRICT * task->watch : task->watch;
+        worst *= task->watch * strictness(w);
         if (damped || worst <= error || w->method->gamma == 0.0) return worst;
         memset(e + size, 0, sizeof(double) * (n - n_x) * nd);
         solve_all(&w->own, e, w->sr, nd);
@@ -816,15 +822,18 @@ static void doubt(Work *w, int64_t lane, double tau, double taken, double factor
 
 /* After a step of ESDIRK, before which the Jacobian was looked at: begin with explicit ones if the next one would hardly
    be longer than they, or has not become so since they were left. */
-static double hope(Work *w, int64_t lane, double next, double factor, const double *unit)
+static double hope(Work *w, int64_t lane, double taken, double next, double factor, const double *unit)
 {
     Choice *of = &w->choice;
-    const double scale = fabs(next * w->task->duration[lane]);
-    const int calm = factor < 3.0 && scale * fastest(w, unit, of->limit / scale) <= of->limit;
+    const double D = fabs(w->task->duration[lane]), shorter = fmin(taken, next);
+    if (of->limit < 0.0) return next;
+    const double rate = D * fastest(w, unit, STIFF / (D * shorter));
+    if (taken * rate > STIFF) of->limit = -1.0;
+    const int calm = factor < 3.0 && next * rate <= of->limit;
     of->calm = calm ? of->calm + 1 : 0;
     int vain = 0;
     if (++of->since == TRIED) {
-        vain = next < WORTH * of->left;
+        vain = of->limit > 0.0 && next < WORTH * of->left;
         of->patience = !vain ? PATIENCE : of->patience < MANY ? 2 * of->patience : of->patience;
     }
     if (!vain && of->calm < 2) return next;
@@ -953,7 +962,7 @@ static int integrate(Work *w, int64_t lane)
             if (explicit) memcpy(w->change, w->e, sizeof(double) * n);
             else solve(&w->shared, w->e, w->change); /* damps what is stiff, and tells the errors of algebraic states */
             weigh(w, unit, w->y, w->y1);
-            error = largest(w->change, w->weight, n) * (explicit ? STRICT : 1.0);
+            error = largest(w->change, w->weight, n) * strictness(w);
             if (!isfinite(error)) { trouble = NOT_FINITE; which = not_finite(w->change, n); }
         }
         if (task->replay) error = 0.0;
@@ -998,7 +1007,7 @@ static int integrate(Work *w, int64_t lane)
         const double grown = h * factor;
         h = h < proposed * (1 - 1e-9) && factor >= 1.0 ? fmax(grown, proposed) : grown;
         rejected = 0;
-        if (either && !explicit) h = hope(w, lane, h, factor, unit);
+        if (either && !explicit) h = hope(w, lane, taken, h, factor, unit);
         memcpy(w->y, w->y1, sizeof(double) * n);
         memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
         known = task->dx != 0;
