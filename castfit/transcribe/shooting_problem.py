@@ -208,7 +208,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _make_lean(self) -> Lean | None:
         odd = self._nodes or self._backward or self.eliminated.size or self._observer.constraint_names
-        if odd or Linearization not in self.gives or any(of.integrator.method != "esdirk" for of in self.groups):
+        if odd or Linearization not in self.gives or any(of.integrator.method not in STEPPED for of in self.groups):
             return None
         laid = self._arrange(self._naturals(self.start))
         return Lean.of(
