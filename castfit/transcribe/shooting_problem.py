@@ -895,6 +895,8 @@ class ShootingProblem(TranscribedProblem):
     def remark(self, v: Array) -> str:
         """Say how many steps were explicit, and how many stages another integrator than the chosen one integrated."""
         self.linearize(v)
+        if any(group.integrator.method == "explicit" for group in self.groups):  # of which that may not tell
+            self._slopes(self._swept(v)[1], self._naturals(v), None)
         every, explicit = self._steps
         share = "All" if explicit == every else f"{explicit} of {every}"
         said = f"{share} steps of integration were explicit: nothing stiff was met there." if explicit else ""
