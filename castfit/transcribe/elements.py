@@ -321,7 +321,7 @@ class Elements:
         entry = equations.flow.jacobian_entries(*self._collocation(y, p))[..., own] * self.factor[..., row]
         pattern: Mask = (dp != 0.0).any(axis=0)
         free, q = cast("tuple[Index, Index]", np.nonzero(pattern))
-        begins = cast("Index", np.searchsorted(free, np.arange(equations.free.size + 1)))
+        begins = np.searchsorted(free, np.arange(equations.free.size + 1))
         counts: Index = np.diff(begins)[column]
         of = np.repeat(np.arange(row.size), counts)
         to: Index = begins[column][of] + np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
