@@ -18,7 +18,7 @@ from castfit._support.arguments import text
 from castfit._support.reprs import one_line
 from castfit._support.status import check, suggest
 from castfit.result.path_result import PathBand, PathResult
-from castfit.transcribe.path_likelihood import PathLikelihood, marginal
+from castfit.transcribe.path_likelihood import PathLikelihood, marginal, rows_by_node
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -132,12 +132,13 @@ def _forwards(each: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Densi
     chain, at = each.chain, each.still(q, sigma)
     K, n, _ = chain.shape
     m, cov, log_l = at.natural.a.copy(), each.S @ each.S.T, 0.0
+    rows_of = rows_by_node(chain.node, K)
     predicted: list[Density] = []
     filtered: list[Density] = []
     slopes: list[Array] = []
     for k in range(K + 1):
         predicted.append((m, cov))
-        for row in np.flatnonzero(chain.node == k).tolist():
+        for row in rows_of[k].tolist():
             for j, value in enumerate(chain.values[row].tolist()):
                 expected, deviation, slope = chain.seen_at(at, row, j, m, at.z[k])
                 if np.isfinite(deviation):

@@ -323,8 +323,8 @@ class NoisyChain:
 
     def data_at(self, at: ChainPoint, rows: Index, x: Array, z: Array) -> tuple[Array, Array]:
         """Return gradient and Hessian (n, n) of what rows of data at one node cost, at other states."""
-        every = self._row_arguments(at)
-        found = self.data.blocks(every[0][rows], x, at.p_rows[rows], every[3][rows], z, *(a[rows] for a in every[5:]))
+        data = at.sigma, self.values[rows], self.known[rows], self.spreads[rows]
+        found = self.data.blocks(self.row_times[rows], x, at.p_rows[rows], self.row_inputs[rows], z, *data)
         return found[:, 0, 1:].sum(axis=0), found[:, 1:, 1:].sum(axis=0)
 
     def seen_at(self, at: ChainPoint, row: int, j: int, x: Array, z: Array) -> tuple[float, float, Array]:
@@ -332,8 +332,8 @@ class NoisyChain:
         of = self.condition.observed[j]
         if of is None or not self.known[row, j]:
             return np.nan, np.nan, x
-        every = self._row_arguments(at)
-        found = self.data.observed(every[0][row], x, at.p_rows[row], every[3][row], z, *(a[row] for a in every[5:]))[j]
+        data = at.sigma, self.values[row], self.known[row], self.spreads[row]
+        found = self.data.observed(self.row_times[row], x, at.p_rows[row], self.row_inputs[row], z, *data)[j]
         deviation = of.noise.deviation(found[:1], found[1:2])
         return float(found[0]), float(deviation[0]), found[2:].copy()
 

@@ -205,7 +205,7 @@ class ChainLikelihood:
         for j, of in enumerate(observed):
             if of is not None:
                 noise[:, j] = np.where(chain.known[:, j] > 0, of.noise.deviation(seen[:, j], spread[:, j]), np.nan)
-        rows_of = _rows_by_node(chain.node, K)
+        rows_of = rows_by_node(chain.node, K)
         e, cov = at.natural.a - at.x[0], S @ S.T
         for k in range(K + 1):
             for r in rows_of[k].tolist():
@@ -243,7 +243,7 @@ class ChainLikelihood:
             return None
         x, cov, nodes = at.natural.a.copy(), self.S @ self.S.T, np.empty((K + 1, n))
         z = at.z.copy()
-        rows_of = _rows_by_node(chain.node, K)
+        rows_of = rows_by_node(chain.node, K)
         for k in range(K + 1):
             if rows_of[k].size:
                 gradient, hessian = chain.data_at(at, rows_of[k], x, z[k])
@@ -305,7 +305,8 @@ def positive_part(matrices: Array) -> Array:
     return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
-def _rows_by_node(node: Index, K: int) -> list[Index]:
+def rows_by_node(node: Index, K: int) -> list[Index]:
+    """Return the rows of data of each of K + 1 nodes."""
     order = np.argsort(node, kind="stable")
     ends = np.searchsorted(node[order], np.arange(K + 2))
     return [order[a:b] for a, b in pairwise(ends.tolist())]
