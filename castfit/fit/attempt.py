@@ -13,7 +13,6 @@ import numpy as np
 
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
-from castfit.fit.constraint_exchange import lapse
 from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, verify
 from castfit.problem.constraints import ALONG
@@ -301,6 +300,8 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         along = any(c.times == ALONG for c in run.problem.path)
         if not (along and answer.solution.status.success and run.verify):
             return None
+        from castfit.fit.constraint_exchange import lapse
+
         try:
             missed = lapse(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
             if missed is None or self.exchanges == _EXCHANGES:

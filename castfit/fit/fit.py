@@ -24,15 +24,9 @@ from castfit._support.time_limit import Interrupt, Stopped, watched
 from castfit.fit.attempt import FitRun, started_from
 from castfit.fit.build_result import estimate, reproduced
 from castfit.fit.choice import choose
-from castfit.fit.delay_refinement import DelayNodes
-from castfit.fit.laplace_kinks import LaplaceKinks, kinks_of
-from castfit.fit.maximum_likelihood import most_likely
 from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.fit.refinement import FitQuestion, solved
-from castfit.fit.smoothing_weights import SmoothnessWeights
-from castfit.fit.start.decomposition.search import Decomposed, Origin, decompose
-from castfit.fit.start.matching import matching
-from castfit.fit.start.soft_start import SoftStart, softened
+from castfit.fit.start import Origin
 from castfit.fit.strategies import never_above_start, search
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.integrate.esdirk_binding import wanted_compiler
@@ -46,10 +40,11 @@ from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-
-
-Start = Mapping[str, float] | Result | Decomposed | SoftStart | str | None
-"""Where a fit may start."""
+    from castfit.fit.delay_refinement import DelayNodes
+    from castfit.fit.laplace_kinks import LaplaceKinks
+    from castfit.fit.smoothing_weights import SmoothnessWeights
+    from castfit.fit.start.decomposition.search import Decomposed
+    from castfit.fit.start.soft_start import SoftStart
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
@@ -216,11 +211,18 @@ def _refinements(problem: Posed, *, verify: bool) -> list[type[DelayNodes | Smoo
     """Return what is found out by fitting again, the outermost first."""
     found: list[type[DelayNodes | SmoothnessWeights | LaplaceKinks]] = []
     if problem.model.adaptive and verify:
+        from castfit.fit.delay_refinement import DelayNodes
+
         found.append(DelayNodes)
     if any(term.chosen for term in problem.smooth):
+        from castfit.fit.smoothing_weights import SmoothnessWeights
+
         found.append(SmoothnessWeights)
-    if problem.every_prior and kinks_of(problem):
-        found.append(LaplaceKinks)
+    if problem.every_prior:
+        from castfit.fit.laplace_kinks import LaplaceKinks, kinks_of
+
+        if kinks_of(problem):
+            found.append(LaplaceKinks)
     return found
 
 
@@ -278,7 +280,12 @@ class _Fit:
                 choice=choice,
                 simulated=choice and choice.simulated and (posed, origin.theta.copy(), choice.simulated),
             )
-            ended = (search if posed.least_squares else most_likely)(run, asked, origin.theta)
+            if posed.least_squares:
+                ended = search(run, asked, origin.theta)
+            else:
+                from castfit.fit.maximum_likelihood import most_likely
+
+                ended = most_likely(run, asked, origin.theta)
             ended = never_above_start(run, ended, asked, origin.theta)
         found = ended.attempt if origin.ended is None else ended.attempt.ending(origin.ended)
         solution, success, staged = found.solution, found.solution.status.success, found.staged
@@ -313,10 +320,18 @@ def _worker_mistakes(workers: Any, asked: Transcription | None) -> list[str]:
 def _origin(
     problem: Posed,
     transcription: Transcription,
-    start: Start,
+    start: Mapping[str, float] | Result | Decomposed | SoftStart | str | None,
     max_time: float,
 ) -> Origin:
     """Find where the search starts; a note says what was done for it."""
+    if isinstance(start, Result):
+        start = {**start.parameters, **start.initial_states}
+    if start is None or isinstance(start, Mapping):
+        return Origin(problem.guess if start is None else problem.theta_from(start))
+    from castfit.fit.start.decomposition.search import Decomposed, decompose
+    from castfit.fit.start.matching import matching
+    from castfit.fit.start.soft_start import SoftStart, softened
+
     if isinstance(start, str):
         if start not in ("matching", "decomposed", "soft"):
             remedy = "give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
@@ -327,11 +342,10 @@ def _origin(
         start = SoftStart() if start == "soft" else Decomposed()
     if isinstance(start, SoftStart):
         return softened(problem, problem.theta_from(start.start), transcription.integrator, start.stations)
-    if isinstance(start, Decomposed):
-        return decompose(problem, problem.theta_from(start.start), rng=start.rng, max_time=max_time)
-    if isinstance(start, Result):
-        start = {**start.parameters, **start.initial_states}
-    return Origin(problem.guess if start is None else problem.theta_from(start))
+    other = cast("Any", start)
+    if isinstance(other, Decomposed):
+        return decompose(problem, problem.theta_from(other.start), rng=other.rng, max_time=max_time)
+    return Origin(problem.theta_from(other))  # which says that it is nothing to start from
 
 
 def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:

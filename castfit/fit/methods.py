@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from castfit._support.arguments import text
 from castfit._support.status import suggest
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.ipopt import Ipopt
-from castfit.solve.sqp import Sqp
 from castfit.solve.staged import GradientEvaluation, Linearization, MatchingProducts
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -75,11 +73,25 @@ TRANSCRIPTIONS: dict[str, Callable[..., Transcription]] = {
     "multiple": MultipleShooting,
     "collocation": Collocation,
 }
+
+
+def _ipopt() -> Solver:
+    from castfit.solve.ipopt import Ipopt
+
+    return Ipopt()
+
+
+def _sqp() -> Solver:
+    from castfit.solve.sqp import Sqp
+
+    return Sqp()
+
+
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "gauss_newton": GaussNewton,
     "box": partial(GaussNewton, "box"),
-    "ipopt": Ipopt,
-    "sqp": Sqp,
+    "ipopt": _ipopt,
+    "sqp": _sqp,
 }
 
 _T = TypeVar("_T")
@@ -144,12 +156,12 @@ DEMANDS: dict[type, Demand] = {
     MatchingProducts: Demand(
         "matching='scalar' gives one vanishing gradient per interval",
         "use Sqp() or Ipopt(), or matching='vector'",
-        Sqp,
+        _sqp,
     ),
     GradientEvaluation: Demand(
         "derivatives='adjoint' gives the gradient of the cost alone",
         "use Ipopt(), or derivatives='forward'",
-        Ipopt,
+        _ipopt,
     ),
 }
 """What transcriptions may give instead of a `Linearization`."""

@@ -33,10 +33,6 @@ from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
 from castfit.fit.choice import DOWN, Prospect, available_memory, prices, size_of
-from castfit.fit.start.local_search import HORIZONS, descend, grow, harden
-from castfit.fit.start.matching import matching
-from castfit.fit.start.search_problem import Scene, scene_of
-from castfit.fit.start.soft_start import RAMPS, soft_start
 from castfit.fit.verification import tighter
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.residual_plausibility import signal_in_units, suspicious
@@ -50,6 +46,7 @@ from castfit.transcribe.trajectory import every_state_measured
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
+    from castfit.fit.start.search_problem import Scene
     from castfit.problem.compiled_problem import Posed
     from castfit.solve.staged import Array, Linearization, StagedProblem
 
@@ -133,6 +130,9 @@ class GrowingHorizons(Strategy):
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Grow, and go down on the whole."""
+        from castfit.fit.start.local_search import descend, grow
+        from castfit.fit.start.search_problem import scene_of
+
         scene = scene_of(problem)
         if scene.searched.names != problem.names:
             return None
@@ -142,6 +142,8 @@ class GrowingHorizons(Strategy):
 
     def lead(self, scene: Scene, theta: Array, budget: StrategyBudget) -> tuple[Array, float]:
         """Grow by one of several numbers of horizons."""
+        from castfit.fit.start.local_search import HORIZONS, grow
+
         horizons = int(budget.rng.choice(HORIZONS))
         return grow(scene, theta, budget.seconds, horizons, step_control=budget.step_control)
 
@@ -159,11 +161,16 @@ class SoftEquations(Strategy):
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Begin at the trajectory that was found, too."""
+        from castfit.fit.start.soft_start import soft_start
+
         found = soft_start(problem, theta, asked.integrator)
         return started_from(problem, asked, found.theta, found.nodes), found.theta
 
     def lead(self, scene: Scene, theta: Array, budget: StrategyBudget) -> tuple[Array, float]:
         """Harden along one of the ramps."""
+        from castfit.fit.start.local_search import harden
+        from castfit.fit.start.soft_start import RAMPS
+
         return harden(scene, theta, budget.seconds, RAMPS[str(budget.rng.choice(["long", "short"]))])
 
 
@@ -202,6 +209,8 @@ class Matching(Strategy):
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Begin at the parameters that agree with them."""
+        from castfit.fit.start.matching import matching
+
         return asked, matching(problem, theta, asked.states, asked.integrator)
 
 
@@ -467,6 +476,8 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
         return SolveStaging(transcription, staged, words), ""
 
     def second() -> StagedProblem:
+        from castfit.fit.start.matching import matching
+
         moved = matching(problem, theta, transcription.states, transcription.integrator)
         return transcription.transcribe(problem, moved)
 

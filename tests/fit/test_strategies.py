@@ -11,7 +11,7 @@ import pytest
 import castfit as cf
 from castfit._bench.textbook_models import Textbook
 from castfit._support.status import SOLVED, Status
-from castfit.fit import strategies
+from castfit.fit.start import local_search
 from castfit.solve.solution import Control, Solution
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -60,8 +60,8 @@ def epidemic() -> cf.Problem:
 def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkeypatch):
     """Ever longer horizons take many times as long as the fit."""
     prepared = []
-    grow = strategies.grow
-    monkeypatch.setattr(strategies, "grow", lambda *given: prepared.append(given) or grow(*given))
+    grow = local_search.grow
+    monkeypatch.setattr(local_search, "grow", lambda *given: prepared.append(given) or grow(*given))
     problem = epidemic()
     assert cf.fit(problem, method).message == SUIT
     assert not prepared

@@ -1,1 +1,26 @@
 """Where a search starts: parameters matched to measured states, and decomposition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit._support.status import Status
+    from castfit.simulate.simulate import Nodes
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a fit starts: theta (n_theta,), search scale.
+
+    note : what was done to find it, in a sentence
+    ended : why that search ended early, if it did: MAX_TIME or INTERRUPTED
+    nodes : a trajectory there, one per experiment
+    """
+
+    theta: Array
+    note: str = ""
+    ended: Status | None = None
+    nodes: list[Nodes] | None = None

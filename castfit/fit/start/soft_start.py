@@ -21,7 +21,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit._support.time_limit import Stopped
-from castfit.fit.start.decomposition.search import Origin
+from castfit.fit.start import Origin
 from castfit.integrate.lanes import merge
 from castfit.problem.positivity import positive_states
 from castfit.simulate.simulate import Nodes

@@ -19,6 +19,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Stopped, look, watched
+from castfit.fit.start import Origin
 from castfit.fit.start.decomposition.blocks import (
     BlockProblem,
     EquationBlock,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from castfit._support.arrays import Array
-    from castfit.simulate.simulate import Nodes
 
 
 _SCREENED = 200  # draws that are simulated once
@@ -91,21 +91,6 @@ class Decomposed:
 
     def __post_init__(self) -> None:
         check("Decomposed", rng_mistakes(self.rng))
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a fit starts: theta (n_theta,), search scale.
-
-    note : what was done to find it, in a sentence
-    ended : why that search ended early, if it did: MAX_TIME or INTERRUPTED
-    nodes : a trajectory there, one per experiment
-    """
-
-    theta: Array
-    note: str = ""
-    ended: Status | None = None
-    nodes: list[Nodes] | None = None
 
 
 _PIECES: Built[Posed, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = Built()
