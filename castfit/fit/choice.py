@@ -28,6 +28,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.status import Status
 from castfit._support.time_limit import Stopped
 from castfit.integrate.options import SUNDIALS
 from castfit.solve.gauss_newton import GaussNewton
@@ -38,10 +39,12 @@ from castfit.transcribe.trajectory import every_state_measured
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.fit.methods import Transcription
+    from castfit.fit.methods import Solver, Transcription
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
+    from castfit.solve.solution import Control, Iteration, Solution
+    from castfit.solve.staged import StagedProblem
     from castfit.transcribe.shooting_problem import ShootingProblem
 
 COSTS = Path(__file__).with_name("measured_costs.json")
@@ -51,6 +54,10 @@ DOWN = GaussNewton("box")
 PROBE = replace(DOWN, max_iter=40)
 """How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
 
+_HELD_UP = 8  # iterations of a probe
+_LITTLE = 0.01  # of the cost, by which it falls in them where it is held up
+_FAR = 10.0  # half mean squares of residuals at which that is no optimum worth the rest
+_UNSEEN = 100.0  # steps of a simulation from one measured time to the next, at which data do not show what is between
 _ALIKE = 1.5  # prices between which something else decides
 _MUCH = 10.0  # times the price of single shooting, for which what collocation alone can use is given up
 _MATTERS = 1e8  # bytes that do
@@ -63,6 +70,40 @@ _DEGREE = Collocation().degree
 
 _SLOPES: Built[Model, ca.Function] = Built()
 """The Jacobian of each model by its states and algebraic states."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A way down that is given up where it is held up far from the data, because something else follows.
+
+    by : how it goes down, and how far at most
+    """
+
+    by: GaussNewton = PROBE
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        return self.by.label
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        """Solve; what is given up ends as if no iterations were left."""
+        lowest: list[float] = []
+        given_up = False
+
+        def report(now: Iteration) -> bool:
+            nonlocal given_up
+            if control.callback is not None and control.callback(now):
+                return True
+            lowest.append(min([now.cost, *lowest[-1:]]))
+            far = lowest[-1] > _FAR * staged.problem.n_data
+            given_up = far and len(lowest) > _HELD_UP and lowest[-1] > (1.0 - _LITTLE) * lowest[-1 - _HELD_UP]
+            return given_up
+
+        known = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
+        solution = self.by.solve(staged, replace(control, callback=report) if known else control, warm=warm)
+        given_up &= solution.status is Status.STOPPED_BY_CALLBACK
+        return replace(solution, status=Status.MAX_ITERATIONS) if given_up else solution
 
 
 @dataclass(frozen=True)
@@ -133,6 +174,11 @@ class Prospect:
         )
 
     @property
+    def unseen(self) -> bool:
+        """Whether far more happens between measured times than states interpolated from data can tell."""
+        return self.reached and self.steps > _UNSEEN * self.points
+
+    @property
     def kind(self) -> str:
         """Which models took as many iterations."""
         return ("measured" if self.measured else "partly measured") + (", stiff" if self.stiff else "")
@@ -190,7 +236,7 @@ class Choice:
     """
 
     first: Transcription
-    solver: GaussNewton | None
+    solver: Solver | None
     then: Transcription | None
     sentence: str
     simulated: ShootingProblem | None = field(default=None, compare=False, repr=False)
@@ -222,7 +268,7 @@ def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, s
         size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
         why = f"Single shooting was chosen; collocation was not tried: {size}."
         return Choice(single, DOWN if straight else None, None, why)
-    probe, then = (PROBE, elements) if straight else (None, None)
+    probe, then = (Probe(), elements) if straight else (None, None)
     if workers:
         return Choice(single, probe, then, "Single shooting was chosen: its integrations are what workers divide.")
     if not prospect.reached:
@@ -237,7 +283,7 @@ def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, s
     elif max(one.memory, other.memory) > _MATTERS:
         cheaper = one.memory < other.memory
     else:  # data say where states begin, or nothing does
-        cheaper = not prospect.measured
+        cheaper = not prospect.measured or prospect.unseen
     taken, left = ("Single shooting", "collocation") if cheaper else ("Collocation", "single shooting")
     times, size = (ratio, other.memory) if cheaper else (1 / ratio, one.memory)
     much = (
