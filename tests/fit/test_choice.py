@@ -12,7 +12,7 @@ import castfit as cf
 from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
-from castfit.fit.choice import Price, Prospect, chosen, features, measured_costs, prices
+from castfit.fit.choice import PROBE, Price, Prospect, chosen, features, measured_costs, prices
 from tests.builders import decay_problem, lotka_volterra
 
 SMALL = Prospect(
@@ -121,6 +121,24 @@ def test_where_single_shooting_finds_nothing_collocation_follows():
     assert result.success
     assert result.strategies[:2] == ("the start", "collocation")
     assert result.described
+    probed = [entry["iteration"] for entry in result.history if "try" not in entry]
+    assert max(probed) < PROBE.max_iter / 2  # given up where it was held up
+
+
+def test_a_callback_stops_a_probe_too():
+    problem, start = sizes.CASES["goodwin"]()
+    result = cf.fit(problem, start=start, callback=lambda now: now.iteration == 3)
+    assert result.status is cf.Status.STOPPED_BY_CALLBACK
+    assert result.strategies == ("the start",)
+
+
+def test_where_far_more_happens_than_was_measured_single_shooting_goes_down_to_the_end():
+    problem, start = sizes.CASES["values 10"]()
+    result = cf.fit(problem, start=start)
+    assert result.described
+    assert "Single shooting was chosen" in result.message
+    assert result.strategies == ("the start",)  # a long way, but the right one
+    assert result.iterations > PROBE.max_iter
 
 
 def test_a_start_at_which_nothing_responds_is_left_by_the_default_too():
