@@ -76,9 +76,11 @@ _SLOPES: Built[Model, ca.Function] = Built()
 class Probe:
     """A way down that is given up where it is held up far from the data, because something else follows.
 
+    values : how many were measured
     by : how it goes down, and how far at most
     """
 
+    values: int
     by: GaussNewton = PROBE
 
     @property
@@ -96,7 +98,7 @@ class Probe:
             if control.callback is not None and control.callback(now):
                 return True
             lowest.append(min([now.cost, *lowest[-1:]]))
-            far = lowest[-1] > _FAR * staged.problem.n_data
+            far = lowest[-1] > _FAR * self.values
             given_up = far and len(lowest) > _HELD_UP and lowest[-1] > (1.0 - _LITTLE) * lowest[-1 - _HELD_UP]
             return given_up
 
@@ -268,7 +270,7 @@ def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, s
         size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
         why = f"Single shooting was chosen; collocation was not tried: {size}."
         return Choice(single, DOWN if straight else None, None, why)
-    probe, then = (Probe(), elements) if straight else (None, None)
+    probe, then = (Probe(prospect.rows), elements) if straight else (None, None)
     if workers:
         return Choice(single, probe, then, "Single shooting was chosen: its integrations are what workers divide.")
     if not prospect.reached:
