@@ -21,6 +21,7 @@ from castfit.solve.residual_plausibility import beyond_noise, suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.staged import violated
 from castfit.solve.stationarity import finished, still_falls
+from castfit.solve.subproblem import LocalProblem
 
 if TYPE_CHECKING:
     from castfit.fit.choice import Choice
@@ -417,9 +418,10 @@ def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluati
     if worst > _AMPLIFIED_ROUNDING:
         detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
-    if solution.status.success:
-        solution, linear = finished(staged, solution, linear)
-    falling = still_falls(staged, linear) if solution.status.success else ()
+    if not solution.status.success:
+        return solution, linear
+    solution, local = finished(solution, LocalProblem(staged, linear))
+    linear, falling = local.linearization, still_falls(local)
     if falling:
         detail = f"The fit still improves along {', '.join(falling)}."
         return replace(solution, status=Status.STEP_TOO_SMALL, detail=detail), linear

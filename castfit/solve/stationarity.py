@@ -30,7 +30,7 @@ from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, sm
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.solve.solution import Solution
-    from castfit.solve.staged import Evaluation, Linearization, StagedProblem
+    from castfit.solve.staged import Evaluation, StagedProblem
 
 
 _MATERIAL = 0.1  # of the largest share: what else is named
@@ -43,10 +43,10 @@ _LEAST = 1e-6  # units of the search: the flatter the floor of a valley, the far
 _BETTER = 0.8  # of the steepest slope
 
 
-def still_falls(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
+def still_falls(local: LocalProblem) -> tuple[str, ...]:
     """Name the quantities along which the cost still falls by more than a solution allows; empty at a solution."""
+    staged, linear = local.staged, local.linearization
     with np.errstate(over="ignore", invalid="ignore"):
-        local = LocalProblem(staged, linear)
         if not local.finite:
             return ()  # nothing can be told
         step = local.within(1.0)
@@ -61,19 +61,20 @@ def still_falls(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]
     return tuple(staged.layout.describe(int(positions[j])) for j in order if share[j] >= _MATERIAL * share[order[0]])
 
 
-def finished(staged: StagedProblem, solution: Solution, linear: Linearization) -> tuple[Solution, Linearization]:
+def finished(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalProblem]:
     """Return a solution without the slopes that no step control sees, as far as a few steps bring that about.
 
-    It is the same where nothing is steep, where more is promised than a solution allows, or no step helps.
+    It is the same where nothing is steep, where more is promised than a solution allows, or no step helps.  `local` is
+    the problem linearized there.
     """
+    staged, linear = local.staged, local.linearization
     taken, reach = 0, 1.0
     if not _theta_alone(staged):
-        return solution, linear
+        return solution, local
     with np.errstate(over="ignore", invalid="ignore"):
-        local = LocalProblem(staged, linear)
         steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
         if steepest > 1.0 and not small(staged, linear, local.promise, RESCUE.stationary):
-            return solution, linear  # far from any
+            return solution, local  # far from any
         while steepest > 1.0 and taken < _STEPS and reach > _LEAST:
             step = local.within(reach)
             after = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
@@ -88,7 +89,7 @@ def finished(staged: StagedProblem, solution: Solution, linear: Linearization) -
             solution = replace(solution, v=after.v, active=active)
             local, linear, steepest = there, after, left
     more = Counter(solution.evaluations) + Counter(jacobians=taken)
-    return (replace(solution, evaluations=dict(more)) if taken else solution), linear
+    return (replace(solution, evaluations=dict(more)) if taken else solution), local
 
 
 def _steepness(local: LocalProblem) -> Array:

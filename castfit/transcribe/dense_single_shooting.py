@@ -231,10 +231,10 @@ class Lean:
             prior_curved=prior.curved,
         )  # fmt: skip
 
-    def jacobians(self, at: Reading) -> tuple[tuple[Jacobians, ...], int] | None:
-        """Return the derivatives per experiment, and how many of these another integrator has integrated.
+    def jacobians(self, at: Reading) -> tuple[tuple[Jacobians, ...], int, Index] | None:
+        """Return the derivatives per experiment, how many of these another integrator has integrated, and the steps.
 
-        None where something cannot be computed.
+        Of steps that is all and explicit ones (2,).  None where something cannot be computed.
         """
         found = self._by_theta(at)
         if found is None:
@@ -245,7 +245,7 @@ class Lean:
             by_s, by_q = np.empty((1, n_r, 0)), np.empty((1, 0, n_q))
             of_none = none, none, by_q
             out.append(Jacobians(by_s, by_s, block[None], *of_none, *of_none, *of_none, by_q[0]))
-        return tuple(out), found[1]
+        return tuple(out), found[1], found[2]
 
     def sweep(self, at: Reading) -> Sweep:
         """Return what was integrated, experiment by experiment."""
@@ -311,13 +311,13 @@ class Lean:
         return Reading(flown, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, beyond, prior)
 
     @np.errstate(all="ignore")
-    def _by_theta(self, at: Reading) -> tuple[list[Array], int] | None:
-        """Return the derivatives of each experiment's rows by its quantities, and how many lanes had to be rescued."""
+    def _by_theta(self, at: Reading) -> tuple[list[Array], int, Index] | None:
+        """Return the derivatives of each experiment's rows by its quantities, lanes that were rescued, and steps."""
         slope = np.where(self._log, at.flown.natural, 1.0)
         dy = self._links.slopes_at(at.flown.by_n, slope)
         if dy is None:
             return None
-        n_p, n_y, rescued = self._n_p, self._n_p + self._n_x, 0
+        n_p, n_y, rescued, steps = self._n_p, self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
         for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
@@ -329,6 +329,7 @@ class Lean:
             if found.failures:
                 return None
             rescued += len({*states.rescued, *found.rescued})
+            steps += found.steps
             by_x, by_z = found.dx / flight.size[:, None], found.dz / flight.size[:, None]
             first = 0
             for i in flight.of:
@@ -338,7 +339,7 @@ class Lean:
                 dz[i] = by_z[flight.lane[some], flight.at[some], :, :w]
                 first += n
         blocks = self._chained(at, dy, dx, dz)
-        return None if blocks is None else (blocks, rescued)
+        return None if blocks is None else (blocks, rescued, steps)
 
     def _chained(self, at: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]) -> list[Array] | None:
         given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z

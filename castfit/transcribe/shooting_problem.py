@@ -167,7 +167,7 @@ class ShootingProblem(TranscribedProblem):
         )
         self._pose(problem, layout, tuple(chain.measured.signal for chain in self._here), theta)
         self._taken_over = 0  # stages that another integrator took over at the last linearization ...
-        self._steps = np.zeros(2, dtype=int)  # ... and its steps of the compiled one: all, and explicit ones
+        self._steps = np.zeros(2, dtype=np.intp)  # ... and its steps of the compiled one: all, and explicit ones
         self._place(theta, trajectory)
         with unwatched():  # what states trigger at the start is found once; without it there is nothing to solve
             here = self._naturals(self.start)
@@ -541,7 +541,7 @@ class ShootingProblem(TranscribedProblem):
         of_all = lean.jacobians(at) if lean is not None and isinstance(at, Reading) else None
         measured = [chain.measured for chain in self._here]
         if of_all is not None:
-            found, self._taken_over = of_all
+            found, self._taken_over, self._steps = of_all
             return self._linearization(evaluation, found, (), measured, lambda: self._seen(evaluation.v))
         evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
@@ -764,7 +764,7 @@ class ShootingProblem(TranscribedProblem):
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
         asked: list[SensitivityRequest] = []
-        self._taken_over, self._steps = 0, np.zeros(2, dtype=int)
+        self._taken_over, self._steps = 0, np.zeros(2, dtype=np.intp)
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
             dx0, dp = np.zeros((count, self._n_x, width)), np.zeros((count, self._n_p, width))
@@ -895,8 +895,6 @@ class ShootingProblem(TranscribedProblem):
     def remark(self, v: Array) -> str:
         """Say how many steps were explicit, and how many stages another integrator than the chosen one integrated."""
         self.linearize(v)
-        if any(group.integrator.method == "explicit" for group in self.groups):  # of which that may not tell
-            self._slopes(self._swept(v)[1], self._naturals(v), None)
         every, explicit = self._steps
         share = "All" if explicit == every else f"{explicit} of {every}"
         said = f"{share} steps of integration were explicit: nothing stiff was met there." if explicit else ""

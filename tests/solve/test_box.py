@@ -117,7 +117,7 @@ def test_dead_parameters_lock_no_live_one():
     for solver in (cf.GaussNewton(), cf.GaussNewton("levenberg_marquardt"), BOX):
         found = solver.solve(toy, Control())
         assert found.status.success
-        assert not still_falls(toy, toy.linearize(found.v))
+        assert not still_falls(LocalProblem(toy, toy.linearize(found.v)))
         assert np.allclose(found.v[[0, 3]], [3.0, -1.0], atol=1e-4)
 
 
@@ -229,10 +229,10 @@ def test_what_ends_beside_a_bound_is_put_on_it():
     toy.logarithmic = np.ones(2, dtype=bool)
     near = np.array([1.0 - 5e-6, 1e-9])
     claimed = replace(BOX.solve(toy, Control()), v=near, active=np.zeros(2, dtype=np.int8))
-    solution, linear = finished(toy, claimed, toy.linearize(near))
+    solution, local = finished(claimed, LocalProblem(toy, toy.linearize(near)))
     assert solution.v[0] == 1.0
     assert solution.active.tolist() == [1, 0]
-    assert linear.cost == pytest.approx(0.5)
+    assert local.linearization.cost == pytest.approx(0.5)
     assert solution.evaluations["jacobians"] > claimed.evaluations["jacobians"]
 
 
