@@ -15,7 +15,6 @@ from castfit._support.reprs import brief
 from castfit.experiment.events import DIRECTIONS, Doses, Event, Occurrence, input_jumps, occurrences
 from castfit.experiment.experiment import Consistent, Experiment, Free, Points
 from castfit.experiment.inputs import Input
-from castfit.experiment.steady import Rest
 from castfit.model.comparisons import Comparisons, is_condition
 from castfit.model.expressions import exchanged, pattern
 from castfit.model.graph_rewriting import Switch
@@ -226,6 +225,8 @@ def _at_rest(said: Statement, experiment: Experiment, plans: Sequence[_GraphPlan
     inputs = np.array([float(before.inputs[n](before.start)) for n in model.inputs])
     guess = np.array([float(before.initial.get(n, 1.0)) for n in model.algebraic_states])
     p, a = (np.where(np.isfinite(v), v, 1.0) for v in (at.p, at.a))
+    from castfit.experiment.steady import Rest
+
     rest = Rest.of(model.system, inputs, guess, p, a, vary)
     states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
     return AtRest(states + len(model.parameters), states, rest, inner, model.parameters)

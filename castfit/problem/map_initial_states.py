@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit.experiment.steady import Rest
 from castfit.problem.parameter_map import Link
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
+    from castfit.experiment.steady import Rest
     from castfit.model.model import System
 
 

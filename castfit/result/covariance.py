@@ -30,10 +30,8 @@ from castfit.result.fisher_information import (
     information,
     positive,
 )
-from castfit.result.fisher_information_arrow import OwnInformation, of_squares, own_information
-from castfit.solve.arrow import FEW, Arrow, arrow
 from castfit.solve.condensing import Condensed, adjoint, condense
-from castfit.solve.matrices import BlockRows
+from castfit.solve.matrices import FEW, BlockRows
 from castfit.solve.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
 from castfit.solve.subproblem import choose
 
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Mask
+    from castfit.result.fisher_information_arrow import OwnInformation
+    from castfit.solve.arrow import Arrow
 
 
 DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
@@ -275,6 +275,9 @@ class _Blocks:
         return _Whole(covariance.dense, dense, *parts, _compact(spread * self.known.root, numerical.dense))
 
     def squares(self, rows: BlockRows) -> Array:
+        from castfit.result.fisher_information_arrow import of_squares
+        from castfit.solve.arrow import arrow
+
         found = of_squares(arrow(rows, np.ones(rows.width)), self.known.inverse.names)
         return found.dense if self._few else cast("Array", found)
 
@@ -317,8 +320,12 @@ class _RankFinder:
         lower, upper = condensed.layout.path_limits
         near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
         tied = _tied(condensed, bounds.positions, near)
-        of = arrow(rows, 1.0 / d, tied) if rows.own_count > FEW else None
-        of = None if of is None or of.trivial else of
+        of = None
+        if rows.own_count > FEW:
+            from castfit.solve.arrow import arrow
+
+            found = arrow(rows, 1.0 / d, tied)
+            of = None if found.trivial else found
         border = None if of is None else of.border
         every = slice(None) if border is None else border
         closure = np.vstack([condensed.closure.dense, bounds.rows])[:, every]
@@ -329,8 +336,11 @@ class _RankFinder:
     def weighed(self, factors: Array) -> _RankFinder:
         """Return the same with rows times factors."""
         rows = self.rows.scaled(factors)
-        of = None if self.of is None else arrow(rows, self.of.scale, ~self.of.free)
-        return replace(self, rows=rows, of=of)
+        if self.of is None:
+            return replace(self, rows=rows)
+        from castfit.solve.arrow import arrow
+
+        return replace(self, rows=rows, of=arrow(rows, self.of.scale, ~self.of.free))
 
     def found(self, tolerance: float) -> _Dense | _Blocks:
         """Decide the rank, and invert what can be."""
@@ -339,6 +349,8 @@ class _RankFinder:
             E = self.rows.dense
             known = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
             return _Dense(self, known)
+        from castfit.result.fisher_information_arrow import own_information
+
         scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
         return _Blocks(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
 

@@ -38,14 +38,11 @@ import scipy
 
 from castfit._support.sparse_rows import SparseRows
 from castfit.solve.block_pivoting import boxed, with_held
-from castfit.solve.matrices import triangle
+from castfit.solve.matrices import FEW, triangle
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask, Signs
     from castfit.solve.matrices import BlockRows
-
-FEW = 48
-"""Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""
 
 _ROWS = 8
 """Chains whose numbers of rows agree up to this are factored together, the shorter ones filled up with zeros."""

@@ -21,6 +21,9 @@ from castfit._support.sparse_rows import SparseRows, sparse_rows
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
 
+FEW = 48
+"""Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""
+
 _LAPACK: Any = scipy.linalg.lapack
 _GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
 _GETRF, _GETRS = _LAPACK.dgetrf, _LAPACK.dgetrs

@@ -26,7 +26,6 @@ import scipy
 
 from castfit._support.arrays import Array
 from castfit._support.sparse_rows import sparse_rows
-from castfit.solve.arrow import solve_arrow
 from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
 
 if TYPE_CHECKING:
@@ -289,6 +288,8 @@ class NormalEquations:
                 border = part.border.reshape(-1, chain.n_q)
                 blocks.append(part.theta - border.T @ found[:, :-1])
                 b[chain.theta] += part.shift_theta - border.T @ found[:, -1]
+            from castfit.solve.arrow import solve_arrow
+
             step_theta = solve_arrow(columns, blocks, held_theta, extra[:n_theta], b)
         except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
             return None

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.arrow import FEW, Arrow, arrow
-from castfit.solve.arrow_step import Hold, hold, solve
 from castfit.solve.block_pivoting import ends_of, lowest_in_box
 from castfit.solve.bounded_lsq import (
     LinearConstraints,
@@ -30,8 +28,7 @@ from castfit.solve.bounded_lsq import (
     split,
 )
 from castfit.solve.condensing import Condensed, condense, expand, recondense
-from castfit.solve.elimination import eliminate
-from castfit.solve.matrices import Tall
+from castfit.solve.matrices import FEW, Tall
 from castfit.solve.residual_plausibility import sizes_in_units
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
 
@@ -39,6 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Index, Mask, Signs
+    from castfit.solve.arrow import Arrow
+    from castfit.solve.arrow_step import Hold
 
 
 _LARGEST = 1e150
@@ -142,6 +141,8 @@ class LocalProblem:
         """Return the rows as an arrow, own unknowns of tied chains in its border."""
         key = tied.tobytes()
         if key not in self._arrows:
+            from castfit.solve.arrow import arrow
+
             self._arrows[key] = arrow(self.condensed.rows, self.column_scale, tied)
         return self._arrows[key]
 
@@ -234,6 +235,8 @@ class LocalProblem:
     def _hold(self, tied: Mask) -> Hold:
         key = tied.tobytes()
         if key not in self._holds:
+            from castfit.solve.arrow_step import hold
+
             condensed, of = self.condensed, self._arrow(tied)
             positions = condensed.positions
             pinned = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, of.border]
@@ -382,6 +385,8 @@ class LocalProblem:
                     bounds_active=guess, rows_active=guess_rows,
                 )  # fmt: skip
             else:
+                from castfit.solve.arrow_step import solve
+
                 within = self._arrow(tied)
                 of_border = LinearConstraints(rows.g, rows.G[:, within.border], rows.lower, rows.upper)
                 found = solve(
@@ -467,7 +472,11 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
         unsafe = [
             i for i, part in enumerate(condensed.chains) if part.chain.n_s and not part.growth(scale) <= GROWTH_LIMIT
         ]
-    return eliminate(layout, linearization, scale, chains=unsafe) if unsafe else condensed
+    if not unsafe:
+        return condensed
+    from castfit.solve.elimination import eliminate
+
+    return eliminate(layout, linearization, scale, chains=unsafe)
 
 
 @dataclass(frozen=True)
