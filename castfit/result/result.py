@@ -339,7 +339,7 @@ class Result:
         InputError
             If nothing of that name was estimated.
         """
-        name = called_now(name, self.names)
+        name = called_now(str(name), self.names)
         estimated = name in self.parameters or name in self.initial_states
         if not estimated and name not in self.sigmas:
             known = dict.fromkeys((*self.names, *self.sigmas))

@@ -340,7 +340,8 @@ class Elements:
         by_p = np.where(self.measured.used[..., None], by_p, 0.0)
         g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
         found = self.measured.slopes(g, by_p) @ self.parameter_slopes(at, equations.free)[:, None]
-        return found.reshape(found.shape[0], -1, found.shape[3])
+        K, M, n_r, n_q = found.shape  # -1 would not be determined where nothing of it varies
+        return found.reshape(K, M * n_r, n_q)
 
     def inner_matrix(self, flow: Array) -> Array:
         """Assemble the derivative of d by w, (K, d n_e, d n_e), for some elements' `flow`."""
