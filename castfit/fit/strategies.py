@@ -288,9 +288,10 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     run.say(f"{asked.label}, {by.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
     run.strategies.append(FIRST)
     first = run.attempt(opening)
-    probed = run.choice is not None and run.choice.then is not None
+    probed = run.choice is not None and run.choice.then is not None and every_state_measured(run.problem)
     if probed and first.plausible and first.solution.status is Status.MAX_ITERATIONS:
-        again = asked.transcribe(run.problem, first.theta)  # on the right way, which was only long
+        # On the right way, which was only long; where states are hidden, it may lead to a poorer optimum as well.
+        again = asked.transcribe(run.problem, first.theta)
         first = run.attempt(SolveStaging(asked, again, solver=DOWN))
     found, recovery = _recovered(run, first, theta) if run.retry else (first, "")
     return SearchEnd(found, (note, begun, recovery))
