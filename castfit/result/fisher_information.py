@@ -155,7 +155,7 @@ def sparse_basis(N: Array) -> Array:
     """Return vectors (k, n) that span the columns of N, each of length 1 and concentrated on few entries."""
     if N.shape[1] > N.shape[0]:  # as where data say nothing of many nodes
         U, S, _ = np.linalg.svd(N, full_matrices=False)
-        N = U[:, NEGLIGIBLE * S[0] < S]
+        return sparse_basis(U[:, NEGLIGIBLE * S[0] < S])
     k = N.shape[1]
     if k == 0:
         return N.T

@@ -122,8 +122,8 @@ def bounded_lsq(
     R, u_R = _factored(given, u) if of is None else (of.R, of.seen(u))
     guessed = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
     if not (guessed or (lower == upper).any() or (rows.lower == rows.upper).any()):
-        T, target, rank = _whiten(u_R, R * D, None, None if of is None else of.svd(D))
-        x = D * (T @ target)
+        whole, lowest, rank = _whiten(u_R, R * D, None, None if of is None else of.svd(D))
+        x = D * (whole @ lowest)
         value = rows.g + rows.G @ x
         if ((lower <= x) & (x <= upper)).all() and ((rows.lower <= value) & (value <= rows.upper)).all():
             p = rows.g.size

@@ -69,7 +69,7 @@ def test_convergence_is_quadratic_on_data_without_noise(transcription):
     theta = np.array([at.layout.theta(state.v) for state in states])
     assert np.allclose(theta[-1], 1.0, atol=1e-8)
     errors = np.abs(theta - theta[-1]).max(axis=1)
-    errors = errors[errors > 1e-9]  # above integration errors
+    errors = errors[errors > 1e-10]  # above integration errors
     orders = np.log(errors[2:] / errors[1:-1]) / np.log(errors[1:-1] / errors[:-2])
     assert orders[-1] >= 1.8
 
