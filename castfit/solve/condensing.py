@@ -270,9 +270,8 @@ def condense(
     for chain, jacobians, values in zip(layout.chains, linearization.jacobians, linearization.values, strict=True):
         stages = eliminate_inner(jacobians, values.d)
         if not chain.n_s:  # rows depend on theta alone
-            none, nodes = np.empty((chain.n_stages, 0, chain.n_q)), Substitution(stages.X)
-            steps, closure = none[:, :, 0], np.empty((0, chain.n_q))
-            empty = (none, closure, steps, stages.h, closure[:, 0])
+            shape, nodes = (chain.n_stages, 0), Substitution(stages.X)
+            empty = (np.empty((*shape, chain.n_q)), np.empty((0, chain.n_q)), np.empty(shape), stages.h, np.empty(0))
             parts.append(CondensedChain(chain, jacobians, stages, nodes, chain.theta, *empty))
             continue
         nodes = node_elimination(chain, stages.X)

@@ -149,6 +149,20 @@ def test_a_start_at_which_nothing_responds_is_left_by_the_default_too():
     assert "nothing responds to p3, p4, p5" in result.message
 
 
+def test_a_steep_algebraic_equation_is_none_of_collocations_long_ways():
+    x, z, k, K = cf.symbols("x z k K")
+    model = cf.Model({x: -k * z}, algebraic={z: z * (1 + (K / (x + 1e-6)) ** 20) - x}, parameters=[k, K])
+    times = np.linspace(0.1, 5, 25)
+    exact = cf.simulate(model, {"k": 0.5, "K": 1.0}, times, initial={"x": 3.0, "z": 3.0})
+    data = {"x": exact["x"] + 0.02 * np.random.default_rng(0).standard_normal(25)}
+    experiment = cf.Experiment(data, time=times, sigma=0.02, initial={"x": 3.0, "z": cf.consistent(3.0)})
+    problem = cf.Problem(model, experiment, parameters={"k": 1.0, "K": 0.5})
+    found, named = cf.fit(problem), cf.fit(problem, "collocation")
+    assert found.success
+    assert found.iterations < 10 < 30 < named.iterations  # 5 and 61
+    assert found.cost == pytest.approx(named.cost, rel=1e-6)
+
+
 def test_workers_are_given_work():
     assert "workers" in cf.fit(decay_problem(), workers=2).message
 
