@@ -11,7 +11,6 @@
 # %%
 import casadi as ca
 import numpy as np
-from scipy.integrate import solve_ivp
 
 import castfit as cf
 
@@ -22,21 +21,27 @@ TRUTH = {"k_on": 1000.0, "k_off": 500.0, "k_cat": 500.0}
 E0, S0 = 0.01, 1.0
 
 
+def anywhere(*shape):
+    """Return random numbers between 1/2 and 2: checks hold answers against two such points, not against round ones."""
+    return np.random.default_rng(sum(shape)).uniform(0.5, 2.0, size=shape)
+
+
 def check_model(model):
     assert model is not ..., DOTS
-    times = np.linspace(0, 0.5, 11)
-    found = cf.simulate(model, TRUTH, times)
-
-    def right(t, x):
-        bound, back, made = TRUTH["k_on"] * (E0 - x[1]) * x[0], TRUTH["k_off"] * x[1], TRUTH["k_cat"] * x[1]
-        return [back - bound, bound - back - made]
-
-    expected = solve_ivp(right, (0, 0.5), [S0, 0], "BDF", times, rtol=1e-9, atol=1e-12).y
-    assert np.allclose(found["s"], expected[0], rtol=1e-4), (
-        "Substrate is not right: it is lost by binding, k_on (E0 - c) s, and comes back with the rate k_off c."
-    )
-    assert np.allclose(found["c"], expected[1], rtol=1e-3, atol=1e-7), (
-        "Complex is not right: it is made by binding, and lost in two ways, k_off c and k_cat c."
+    slopes = model.system.function("f", model.system.ode)
+    for s, bound, *rates in anywhere(2, 5):
+        c = E0 * bound / 3
+        found = slopes(0, [s, c], [], rates, []).full()[:, 0]
+        binding, back, made = rates[0] * (E0 - c) * s, rates[1] * c, rates[2] * c
+        assert np.isclose(found[0], back - binding), (
+            "Substrate is not right: it is lost by binding, k_on (E0 - c) s, and comes back with the rate k_off c."
+        )
+        assert np.isclose(found[1], binding - back - made), (
+            "Complex is not right: it is made by binding, and lost in two ways, k_off c and k_cat c."
+        )
+    begin = cf.simulate(model, TRUTH, [0, 0.5])
+    assert np.allclose([begin["s"][0], begin["c"][0]], [S0, 0]), (
+        "At first there is S0 of the substrate, and no complex."
     )
     print("Right.")
 
@@ -48,21 +53,21 @@ def check_explicit(explicit):
     assert np.isclose(one[0], 0.9), (
         "From x' = -x, x = 1, h = 0.1 the step leads to 0.9: the slope at the old point, times h."
     )
-    assert np.isclose(explicit(lambda x: x**2, np.array([2.0]), 0.5)[0], 4.0), (
-        "Use f, at the old point, and add h times it to x."
-    )
+    for x, h in anywhere(2, 2):
+        assert np.isclose(explicit(lambda x: x**2, np.array([x]), h)[0], x + h * x**2), (
+            "Use f, at the old point, and add h times it to x."
+        )
     print("Right.")
 
 
 def check_implicit(implicit):
-    A = np.array([[-2.0, 1.0], [0.0, -1000.0]])
-    one = implicit(A, np.array([1.0, 1.0]), 0.1)
-    assert one is not ..., DOTS
-    assert np.shape(one) == (2,), "The step takes an array of states and has to return one of the same shape."
-    left = np.asarray(one) - np.array([1.0, 1.0]) - 0.1 * A @ one
-    assert np.abs(left).max() < 1e-10, (
-        "The new x has to fulfil x_new = x + h A x_new: solve a linear system with the matrix I - h A."
-    )
+    for A, x, h in zip(-anywhere(2, 2, 2) * [[1, 0.1], [0.1, 1000]], anywhere(2, 2), (0.1, 0.3), strict=True):
+        one = implicit(A, x, h)
+        assert one is not ..., DOTS
+        assert np.shape(one) == (2,), "The step takes an array of states and has to return one of the same shape."
+        assert np.allclose(one - x - h * A @ one, 0, atol=1e-10), (
+            "The new x has to fulfil x_new = x + h A x_new: solve a linear system with the matrix I - h A."
+        )
     print("Right.")
 
 
@@ -73,15 +78,20 @@ def check_largest_step(largest_step):
     assert np.isclose(h, 2 / 50), (
         "The error is multiplied by 1 + h lambda in every step. It does not grow while |1 + h lambda| <= 1."
     )
-    assert np.isclose(largest_step(-4.0), 0.5), "The answer depends on lambda."
+    for size in anywhere(2):
+        assert np.isclose(largest_step(-4 * size), 0.5 / size), (
+            "The answer depends on lambda: the faster the decay, the shorter the step."
+        )
     print("Right.")
 
 
-def check_michaelis(K_M):
-    assert K_M is not ..., DOTS
-    assert np.isclose(K_M, 1.0), (
-        "Set c' = 0, with E0 - c free enzyme, and solve for c: K_M is what stands beside s, (k_off + k_cat) / k_on."
-    )
+def check_michaelis(michaelis):
+    for rates in anywhere(2, 3):
+        K_M = michaelis(*rates)
+        assert K_M is not ..., DOTS
+        assert np.isclose(K_M, (rates[1] + rates[2]) / rates[0]), (
+            "Set c' = 0, with E0 - c free enzyme, and solve for c: K_M is what stands beside s, (k_off + k_cat) / k_on."
+        )
     print("Right.")
 
 
@@ -204,14 +214,18 @@ assert abs(x[0] - exact["s"][-1]) < 0.03
 # After the first moment binding and decay balance each other, $\dot c \approx 0$. Solve that for $c$: what remains is
 # $\dot s = -k_{\rm cat} E_0\, s / (K_M + s)$, the law of Michaelis and Menten, which is not stiff. What is $K_M$ here?
 
-# %%
-# solution: K_M from the rate constants in TRUTH
-K_M = (TRUTH["k_off"] + TRUTH["k_cat"]) / TRUTH["k_on"]
-# end
-
-check_michaelis(K_M)
 
 # %%
+def michaelis(k_on, k_off, k_cat):
+    # solution: K_M from the rate constants
+    return (k_off + k_cat) / k_on
+    # end
+
+
+check_michaelis(michaelis)
+
+# %%
+K_M = michaelis(**TRUTH)
 slow = cf.Model({s: -k_cat * E0 * s / (K_M + s)}, parameters=[k_cat], initial={s: S0})
 times = np.linspace(0, 0.5, 6)
 print("full model   ", cf.simulate(model, TRUTH, times)["s"].round(4))

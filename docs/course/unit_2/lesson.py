@@ -30,37 +30,40 @@ def logistic(r, K, t=times):
 
 
 def check_augmented(augmented):
-    slopes = augmented(0.0, np.array([0.4, 0.3, 0.2]), 2.0, 1.5)
-    assert slopes is not ..., DOTS
-    assert np.shape(slopes) == (3,), "Three slopes are asked for: of x, of dx/dr, of dx/dK."
-    assert np.isclose(slopes[0], 2.0 * 0.4 * (1 - 0.4 / 1.5)), "The first slope is the model's own, r x (1 - x / K)."
-    f_x = 2.0 * (1 - 2 * 0.4 / 1.5)
-    assert np.isclose(slopes[1], f_x * 0.3 + 0.4 * (1 - 0.4 / 1.5)), (
-        "dx/dr obeys S' = f_x S + f_r, with f_x = r (1 - 2 x / K) and f_r = x (1 - x / K): is either missing?"
-    )
-    assert np.isclose(slopes[2], f_x * 0.2 + 2.0 * 0.4**2 / 1.5**2), (
-        "dx/dK obeys S' = f_x S + f_K; f_K = r x^2 / K^2 is positive."
-    )
+    for x, S_r, S_K, r, K in np.random.default_rng(1).uniform(0.5, 2.0, size=(2, 5)):
+        slopes = augmented(0.0, np.array([x, S_r, S_K]), r, K)
+        assert slopes is not ..., DOTS
+        assert np.shape(slopes) == (3,), "Three slopes are asked for: of x, of dx/dr, of dx/dK."
+        assert np.isclose(slopes[0], r * x * (1 - x / K)), "The first slope is the model's own, r x (1 - x / K)."
+        growth = r - 2 * r * x / K
+        assert np.isclose(slopes[1], growth * S_r + x * (1 - x / K)), (
+            "dx/dr obeys S' = f_x S + f_r, with f_x = r (1 - 2 x / K) and f_r = x (1 - x / K): is either missing?"
+        )
+        assert np.isclose(slopes[2], growth * S_K + r * x**2 / K**2), (
+            "dx/dK obeys S' = f_x S + f_K; f_K = r x^2 / K^2 is positive."
+        )
     print("Right.")
 
 
 def check_residuals(residuals):
-    answer = residuals(np.array([1.0, 1.0]))
-    assert answer is not ..., DOTS
-    r, J = answer
-    assert r is not ... and J is not ..., DOTS
-    assert np.shape(r) == (times.size,), f"There are {times.size} data, and so as many residuals."
-    assert np.shape(J) == (times.size, 2), "J has a row for each datum and a column for each parameter."
-    expected = (logistic(1.0, 1.0) - measured) / SIGMA
-    assert np.allclose(r, expected, atol=1e-3), "A residual is the model minus the measured value, divided by SIGMA."
-    h = 1e-5
-    slopes = [
-        (logistic(1 + h, 1.0) - logistic(1 - h, 1.0)) / (2 * h * SIGMA),
-        (logistic(1.0, 1 + h) - logistic(1.0, 1 - h)) / (2 * h * SIGMA),
-    ]
-    assert np.allclose(J, np.transpose(slopes), atol=1e-2), (
-        "J does not agree with finite differences: its columns are the sensitivities of r and K, divided by SIGMA like the residuals."
-    )
+    for a, b in np.random.default_rng(2).uniform(0.5, 2.0, size=(2, 2)):
+        answer = residuals(np.array([a, b]))
+        assert answer is not ..., DOTS
+        r, J = answer
+        assert r is not ... and J is not ..., DOTS
+        assert np.shape(r) == (times.size,), f"There are {times.size} data, and so as many residuals."
+        assert np.shape(J) == (times.size, 2), "J has a row for each datum and a column for each parameter."
+        assert np.allclose(r, (logistic(a, b) - measured) / SIGMA, atol=1e-3), (
+            "A residual is the model minus the measured value, divided by SIGMA."
+        )
+        h = 1e-5
+        slopes = [
+            (logistic(a + h, b) - logistic(a - h, b)) / (2 * h * SIGMA),
+            (logistic(a, b + h) - logistic(a, b - h)) / (2 * h * SIGMA),
+        ]
+        assert np.allclose(J, np.transpose(slopes), atol=1e-2), (
+            "J does not agree with finite differences: its columns are the sensitivities of r and K, divided by SIGMA like the residuals."
+        )
     print("Right.")
 
 
@@ -80,18 +83,26 @@ def check_step(gauss_newton_step):
 
 
 def check_damped(damped):
+    calls = []
+
     def residuals(x):
+        calls.append(x)
+        assert len(calls) < 1000, (
+            "That does not end: where no step helps (x = 3, step 1e-3), stop halving after some times."
+        )
         return np.array([np.arctan(x[0])]), np.array([[1 / (1 + x[0] ** 2)]])
 
-    new = damped(residuals, np.array([3.0]), np.array([-12.5]))
-    assert new is not ..., DOTS
-    assert np.shape(new) == (1,), "Return the new parameters, an array like the old ones."
-    assert abs(new[0]) < 3, (
-        "Your step raises the sum of squares: from x = 3 the full step -12.5 leads to -9.5. Halve until it falls."
-    )
-    assert np.isclose(new[0], 3 - 12.5 / 4), (
-        "Halve only as long as the sum of squares does not fall: here a quarter of the step is the first that does."
-    )
+    for step, halvings in ((-12.5, 2), (-5.0, 0), (-7.0, 1), (-100.0, 5)):
+        new = damped(residuals, np.array([3.0]), np.array([step]))
+        assert new is not ..., DOTS
+        assert np.shape(new) == (1,), "Return the new parameters, an array like the old ones."
+        assert abs(new[0]) < 3, (
+            f"Your step raises the sum of squares: from x = 3 the full step {step} leads to {3 + step}. Halve until it falls."
+        )
+        assert np.isclose(new[0], 3 + step / 2**halvings), (
+            f"Halve only as long as the sum of squares does not fall: from x = 3 the step {step} is to be halved {halvings} times."
+        )
+    assert abs(damped(residuals, np.array([3.0]), np.array([1e-3]))[0] - 3) < 1e-3, "A step uphill is to become short."
     print("Right.")
 
 
@@ -121,11 +132,20 @@ check_augmented(augmented)
 
 
 # %%
+def explodes(t, y, r, K):
+    """Become zero where the solution grows beyond all reason; the integration ends there."""
+    return 1e8 - np.abs(y).max()
+
+
+explodes.terminal = True
+
+
 def residuals(theta):
     """Return the weighted residuals (11,) and their Jacobian (11, 2) at theta = (r, K)."""
-    y = solve_ivp(
-        augmented, (times[0], times[-1]), [X0, 0.0, 0.0], "LSODA", times, args=tuple(theta), rtol=1e-9, atol=1e-9
-    ).y
+    options = {"args": tuple(theta), "events": explodes, "rtol": 1e-9, "atol": 1e-9}
+    y = solve_ivp(augmented, (times[0], times[-1]), [X0, 0.0, 0.0], "LSODA", times, **options).y
+    if y.shape[1] < times.size:  # there is no solution to the end
+        return np.full(times.size, np.inf), np.zeros((times.size, 2))
     # solution: both from the rows of y, which are x, S_r and S_K at the measured times
     r = (y[0] - measured) / SIGMA
     J = y[1:].T / SIGMA
@@ -159,9 +179,11 @@ check_step(gauss_newton_step)
 # %%
 def damped(residuals, theta, step):
     """Return theta + step, theta + step / 2, ...: the first of them at which the sum of squares is smaller than at theta."""
-    # solution: halve until the sum of squares falls
+    # solution: halve until the sum of squares falls, but at most thirty times: there may be no way down
     old = np.sum(residuals(theta)[0] ** 2)
-    while np.sum(residuals(theta + step)[0] ** 2) >= old:
+    for _ in range(30):
+        if np.sum(residuals(theta + step)[0] ** 2) < old:
+            break
         step = step / 2
     return theta + step
     # end

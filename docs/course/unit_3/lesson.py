@@ -30,13 +30,16 @@ DOTS = "The dots are still there: replace them by your answer."
 
 
 def check_gaps(gaps):
-    s = np.arange(1.0, 3.1, 2 / K)
-    h = gaps(0.3, s)
-    assert h is not ..., DOTS
-    assert np.shape(h) == (K,), f"{K + 1} nodes have {K} gaps between them: the last node begins no stage."
-    ends = s[:-1] / (1 - 0.3 * s[:-1] * H)
-    assert not np.allclose(h, s[1:] - ends), "The sign: a gap is the end of a stage minus the node that follows."
-    assert np.allclose(h, ends - s[1:]), "Gap j is the end of stage j minus node j + 1; stage() gives all ends at once."
+    for k, *s in np.random.default_rng(1).uniform(0.5, 1.5, size=(2, K + 2)):
+        s = np.array(s)
+        h = gaps(k, s)
+        assert h is not ..., DOTS
+        assert np.shape(h) == (K,), f"{K + 1} nodes have {K} gaps between them: the last node begins no stage."
+        ends = s[:-1] / (1 - k * s[:-1] * H)
+        assert not np.allclose(h, s[1:] - ends), "The sign: a gap is the end of a stage minus the node that follows."
+        assert np.allclose(h, ends - s[1:]), (
+            "Gap j is the end of stage j minus node j + 1; stage() gives all ends at once."
+        )
     print("Right.")
 
 
@@ -53,12 +56,12 @@ def check_condense(condense):
     assert np.allclose(G[0], [0, 1]) and g[0] == 0, (
         "The first node is a quantity itself: its step is dq[1], whatever the gaps."
     )
-    dq = np.array([0.3, -0.7])
-    ds = g + G @ dq
-    left = X * ds[:-1] + P * dq[0] + h - ds[1:]
-    assert np.abs(left).max() < 1e-9, (
-        "The steps do not fulfil ds[j+1] = X[j] ds[j] + P[j] dk + h[j]: put ds[j] = g[j] + G[j] dq into it."
-    )
+    for dq in rng.standard_normal((2, 2)):
+        ds = g + G @ dq
+        left = X * ds[:-1] + P * dq[0] + h - ds[1:]
+        assert np.abs(left).max() < 1e-9, (
+            "The steps do not fulfil ds[j+1] = X[j] ds[j] + P[j] dk + h[j]: put ds[j] = g[j] + G[j] dq into it."
+        )
     print("Right.")
 
 
@@ -83,8 +86,11 @@ def check_step(step):
 
 
 def check_share(share):
-    assert share is not ..., DOTS
-    assert np.isclose(share, 0.75), "To first order a step of lambda dv leaves (1 - lambda) of every gap."
+    for damping in (0.25, 0.9):
+        assert share(damping) is not ..., DOTS
+        assert np.isclose(share(damping), 1 - damping), (
+            "To first order a step of lambda dv leaves (1 - lambda) of every gap."
+        )
     print("Right.")
 
 
@@ -96,7 +102,10 @@ def check_level(level):
         "At lambda = 0 the level is the squared length of the step itself, dk^2 + |ds|^2."
     )
     moved = _step(1.2, measured, 1.2 + 0.5 * dk, measured + 0.5 * ds)
-    assert np.isclose(level(1.2, measured, 0.5), moved[0] ** 2 + moved[1] @ moved[1]), (
+    farther = _step(1.2, measured, 1.2 + 0.8 * dk, measured + 0.8 * ds)
+    assert np.allclose(
+        [level(1.2, measured, 0.5), level(1.2, measured, 0.8)], [w**2 + x @ x for w, x in (moved, farther)]
+    ), (
         "Matrices stay those of the old point (k, s); only residuals and gaps are evaluated at the new one: simplified(k, s, new_k, new_s)."
     )
     print("Right.")
@@ -181,12 +190,15 @@ check_step(step)
 # %% [markdown]
 # ## 4. What a damped step leaves
 #
-# Which share of every gap is left, to first order, after a quarter of the step?
+# Which share of every gap is left, to first order, after a part of the step, say a quarter?
+
 
 # %%
-# solution: a number between 0 and 1
-share = 1 - 0.25
-# end
+def share(damping):
+    # solution: a number between 0 and 1
+    return 1 - damping
+    # end
+
 
 check_share(share)
 dk, ds = step(1.2, measured)

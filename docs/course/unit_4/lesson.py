@@ -25,8 +25,13 @@ DOTS = "The dots are still there: replace them by your answer."
 
 
 def check_matrix(differentiation_matrix):
-    D = differentiation_matrix(POINTS)
+    other = np.array([0.0, 0.4, 0.7])
+    D = differentiation_matrix(other)
     assert D is not ..., DOTS
+    assert not np.allclose(np.nan_to_num(D), np.nan_to_num(differentiation_matrix(POINTS))), (
+        "The matrix belongs to the points c that are given, whatever they are."
+    )
+    D = differentiation_matrix(POINTS)
     assert np.shape(D) == (3, 3), (
         "The matrix has a row for each point and a column for each point: D[i, j] is the slope of polynomial j at point i."
     )
@@ -40,44 +45,56 @@ def check_matrix(differentiation_matrix):
     assert np.allclose(D @ POINTS**2, 2 * POINTS), (
         "The slope of c^2 has to be 2 c: polynomials up to degree 2 are differentiated exactly."
     )
+    assert np.allclose(differentiation_matrix(other) @ other**2, 2 * other), (
+        "For other points than Radau's the slope of c^2 has to be 2 c as well."
+    )
     print("Right.")
 
 
 def check_defects(defects):
-    f, x = (lambda x: -(x**2)), np.array([1.0, 0.9, 0.7])
-    d = defects(f, x, 0.5)
-    assert d is not ..., DOTS
-    assert np.shape(d) == (2,), (
-        "There is an equation at each of the two collocation points, and none at the element's beginning."
-    )
-    slopes = np.array([np.polyder(np.poly1d(np.polyfit(POINTS, x, 2)))(point) for point in POINTS[1:]])
-    assert not np.allclose(d, slopes - f(x[1:])), (
-        "The polynomial is a function of c = (t - t_k) / h: its slope in c is h times that in t."
-    )
-    assert np.allclose(d, slopes - 0.5 * f(x[1:])), (
-        "At each collocation point D x = h f(x): the difference of both sides is the defect."
-    )
+    for h, *x in np.random.default_rng(3).uniform(0.3, 0.9, size=(2, 4)):
+        f, x = (lambda x: -(x**2)), np.array(x)
+        d = defects(f, x, h)
+        assert d is not ..., DOTS
+        assert np.shape(d) == (2,), (
+            "There is an equation at each of the two collocation points, and none at the element's beginning."
+        )
+        slopes = np.array([np.polyder(np.poly1d(np.polyfit(POINTS, x, 2)))(point) for point in POINTS[1:]])
+        assert not np.allclose(d, slopes - f(x[1:])), (
+            "The polynomial is a function of c = (t - t_k) / h: its slope in c is h times that in t."
+        )
+        assert np.allclose(d, slopes - h * f(x[1:])), (
+            "At each collocation point D x = h f(x): the difference of both sides is the defect."
+        )
     print("Right.")
 
 
 def check_order(order):
-    assert order is not ..., DOTS
-    assert np.isscalar(order) or np.shape(order) == (), "The order is one number, from the last two errors."
-    assert order > 0, (
-        "Errors fall with the number of elements: take the logarithm of the coarser one divided by the finer one."
-    )
-    assert abs(order - 3) < 0.15, (
-        "Each halving of h divides the error by 2^order: order = log2(error before / error after), which is about 2 d - 1."
-    )
+    for exact, errors in ((3, [0.8, 0.1]), (2, [0.9, 0.4, 0.1]), (1.5, [9, 0.9, 0.9 / 2**1.5])):
+        found = order(errors)
+        assert found is not ..., DOTS
+        assert np.shape(found) == (), "The order is one number, from the last two errors."
+        assert found > 0, (
+            "Errors fall with the number of elements: take the logarithm of the coarser one divided by the finer one."
+        )
+        assert np.isclose(found, exact), (
+            "Each halving of h divides the error by 2^order: order = log2(error before / error after), of the last two."
+        )
     print("Right.")
 
 
-def check_count(variables, equations):
-    assert variables is not ... and equations is not ..., DOTS
-    assert variables == 1 + 8 * 2, (
-        "One parameter, and two inner states in each of eight elements (the last is the beginning of the next)."
-    )
-    assert equations == 8 * 2, "Each element has an equation at each of its two collocation points."
+def check_count(count):
+    for elements, degree in ((8, 2), (5, 3)):
+        answer = count(elements, degree)
+        assert answer is not ..., DOTS
+        variables, equations = answer
+        assert variables is not ... and equations is not ..., DOTS
+        assert variables == 1 + elements * degree, (
+            f"One parameter, and {degree} inner states in each of {elements} elements (the last is the beginning of the next)."
+        )
+        assert equations == elements * degree, (
+            f"Each element has an equation at each of its {degree} collocation points."
+        )
     print("Right.")
 
 
@@ -90,10 +107,17 @@ def check_program(program):
     assert program["g"].shape[0] == 16, (
         "There is a defect for each collocation point, 16 in all: the list `equations` joined by ca.vertcat."
     )
-    value = ca.Function("f", [program["x"]], [program["f"]])(np.ones(17))
-    assert np.isclose(float(value), 0.5 * np.sum((1 - measured) ** 2) / SIGMA**2), (
-        "The objective is half the sum of squares of (state at the element's end - measured) / SIGMA."
-    )
+    value = ca.Function("f", [program["x"]], [program["f"], program["g"]])
+    for x in np.random.default_rng(4).uniform(0.5, 1.5, size=(2, 17)):
+        cost, equations = value(x)
+        assert np.isclose(float(cost), 0.5 * np.sum((x[2::2] - measured) ** 2) / SIGMA**2), (
+            "The objective is half the sum of squares of (state at the element's end - measured) / SIGMA; k comes first."
+        )
+        ends = np.concatenate([[1.0], x[2::2]])[:-1]
+        first = [D[1] @ [a, b, c] + 0.5 * x[0] * b**2 for a, b, c in zip(ends, x[1::2], x[2::2], strict=True)]
+        assert np.allclose(equations.full()[::2, 0], first), (
+            "Join the list `equations` as it is, without a sign or a factor, by ca.vertcat."
+        )
     print("Right.")
 
 
@@ -152,24 +176,32 @@ for n in (4, 8, 16, 32):
     errors.append(abs(end - 0.5))
 print("errors:", errors)
 
-# solution: the order, a number, from the last two errors
-order = np.log2(errors[-2] / errors[-1])
-# end
+
+def order(errors):
+    # solution: the order, a number, from the last two errors
+    return np.log2(errors[-2] / errors[-1])
+    # end
+
 
 check_order(order)
+print(f"the order is {order(errors):.2f}; 2 d - 1 = 3 is what theory says")
 
 # %% [markdown]
 # ## 4. How large is the program?
 #
 # Now estimate $k$ in $\dot x = -k x^2$, $x(0) = 1$, from eight measurements half a unit of time apart, with an element between any two.
-# The initial state is known. How many variables and equations are there?
+# The initial state is known. How many variables and equations are there, for a method of any degree?
+
 
 # %%
-# solution: two numbers
-variables, equations = 1 + 8 * 2, 8 * 2
-# end
+def count(elements, degree):
+    # solution: two numbers
+    return 1 + elements * degree, elements * degree
+    # end
 
-check_count(variables, equations)
+
+check_count(count)
+print("variables and equations:", count(8, 2))
 
 # %% [markdown]
 # ## 5. The program

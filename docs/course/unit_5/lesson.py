@@ -43,6 +43,15 @@ def check_draw(draw):
     assert 0.45 < small < 0.55, (
         f"Between 0.001 and 1000 half of the points should be below 1; of yours {small:.1%} are. Draw uniformly in the logarithm."
     )
+    shares = np.histogram(np.log10(points[:, 0]), 6, (-3, 3))[0] / 4000
+    assert np.abs(shares - 1 / 6).max() < 0.03, (
+        "Each of the six decades between 0.001 and 1000 should get a sixth of the points: draw the logarithm uniformly."
+    )
+    assert 0.45 < np.mean(points[:, 1] < 10**0.5) < 0.55, (
+        "The second parameter lies between 1 and 10: half of its points should be below the root of 10."
+    )
+    again = draw(np.random.default_rng(1), np.array([1e-3, 1.0]), np.array([1e3, 10.0]), 4000)
+    assert not np.allclose(points, again), "Draw with the generator `rng` that is given: another one, other points."
     assert abs(np.corrcoef(np.log(points.T))[0, 1]) < 0.1, (
         "Parameters have to be drawn independently of each other: draw n x 2 random numbers."
     )
@@ -50,15 +59,16 @@ def check_draw(draw):
 
 
 def check_starts(starts_needed):
-    n = starts_needed(0.1, 0.99)
-    assert n is not ..., DOTS
-    assert 1 - 0.9**n >= 0.99 - 1e-9, (
-        "That is too few. All n starts miss with probability (1 - share)^n; this has to be at most 1 - confidence."
-    )
-    assert 1 - 0.9 ** (n - 1) < 0.99, (
-        "That is more than needed: solve (1 - share)^n = 1 - confidence for n, and round up."
-    )
-    assert n == int(n), "A number of starts is whole: round up."
+    for share, confidence in ((0.1, 0.99), (0.37, 0.95)):
+        n = starts_needed(share, confidence)
+        assert n is not ..., DOTS
+        assert n == int(n), "A number of starts is whole: round up."
+        assert 1 - (1 - share) ** n >= confidence - 1e-9, (
+            "That is too few. All n starts miss with probability (1 - share)^n; this has to be at most 1 - confidence."
+        )
+        assert 1 - (1 - share) ** (n - 1) < confidence, (
+            "That is more than needed: solve (1 - share)^n = 1 - confidence for n, and round up."
+        )
     assert starts_needed(0.5, 0.9) == 4, "For a share of one half and 90 % four starts are needed: 1 - 0.5^4 = 0.94."
     print("Right.")
 
@@ -75,6 +85,9 @@ def check_optima(optima):
     )
     assert [count for _, count in found] == [3, 2, 1], (
         "Beside each cost stands how many starts ended there: 3, 2 and 1."
+    )
+    assert len(optima(np.array([2.0, 2.1, 5.0]), 0.1)) == 2 and len(optima(np.array([2.0, 2.1, 5.0]), 0.01)) == 3, (
+        "What counts as one optimum is up to the tolerance that is given, relative to the cost."
     )
     print("Right.")
 

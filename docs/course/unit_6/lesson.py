@@ -43,16 +43,16 @@ DOTS = "The dots are still there: replace them by your answer."
 
 
 def check_covariance(covariance):
-    J = np.array([[1.0, 0.5], [0.0, 2.0], [3.0, 1.0]])
-    C = covariance(J)
-    assert C is not ..., DOTS
-    assert np.shape(C) == (2, 2), "The covariance has a row and a column for each parameter, not for each datum."
-    assert not np.allclose(C, J.T @ J), (
-        "That is the information J^T J; more information has to mean less variance. Take its inverse."
-    )
-    assert np.allclose(C @ (J.T @ J), np.eye(2)), (
-        "For residuals with variance 1 the covariance is the inverse of J^T J."
-    )
+    for J in np.random.default_rng(5).uniform(0.5, 2.0, size=(2, 4, 2)):
+        C = covariance(J)
+        assert C is not ..., DOTS
+        assert np.shape(C) == (2, 2), "The covariance has a row and a column for each parameter, not for each datum."
+        assert not np.allclose(C, J.T @ J), (
+            "That is the information J^T J; more information has to mean less variance. Take its inverse."
+        )
+        assert np.allclose(C @ (J.T @ J), np.eye(2)), (
+            "For residuals with variance 1 the covariance is the inverse of J^T J."
+        )
     print("Right.")
 
 
@@ -70,57 +70,64 @@ def check_intervals(intervals):
     assert np.allclose(half, 1.95996 * np.array([0.5, 0.1]), rtol=1e-3), (
         "The half width is the normal quantile at (1 + level) / 2, 1.96 for 95 %, times the standard error, the root of the variance."
     )
+    found = intervals(np.array([-3.0, 0.2]), np.array([[4.0, 0.3], [0.3, 0.09]]), 0.68)
+    assert np.allclose(found, [[-4.98892, -1.01108], [-0.09834, 0.49834]], rtol=1e-3), (
+        "The level is an argument, and only the diagonal of the covariance counts."
+    )
     print("Right.")
 
 
 def check_unknown(unknown):
-    J = np.array([[1.0, 1.0, 0.5], [2.0, 2.0, -1.0], [0.5, 0.5, 3.0], [1.0, 1.0, 1.0]])
-    direction = unknown(J)
-    assert direction is not ..., DOTS
-    assert np.shape(direction) == (3,), "The direction has an entry for each parameter."
-    assert np.isclose(np.linalg.norm(direction), 1), "Return a direction of length one."
-    assert np.abs(J @ direction).max() < 1e-9, (
-        "Along the direction nothing may happen to the residuals, J @ direction = 0: it belongs to the smallest singular value, the last row of V^T."
-    )
+    for share in (1.0, -0.4):
+        J = np.array([[1.0, 1.0, 0.5], [2.0, 2.0, -1.0], [0.5, 0.5, 3.0], [1.0, 1.0, 1.0]])
+        J[:, 1] = share * J[:, 0] + (1 - share) * J[:, 2]
+        direction = unknown(J)
+        assert direction is not ..., DOTS
+        assert np.shape(direction) == (3,), "The direction has an entry for each parameter."
+        assert np.isclose(np.linalg.norm(direction), 1), "Return a direction of length one."
+        assert np.abs(J @ direction).max() < 1e-9, (
+            "Along the direction nothing may happen to the residuals, J @ direction = 0: it belongs to the smallest singular value, the last row of V^T."
+        )
     print("Right.")
 
 
 def check_profile(profile):
-    value = profile(1.5)
-    assert value is not ..., DOTS
-    assert np.ndim(value) == 0, "Return one number, the smallest sum of squares."
-    expected = min(
-        np.sum((concentration(np.array([1.5, ke]), times) - measured) ** 2) / SIGMA**2
-        for ke in np.linspace(0.2, 0.5, 3001)
-    )
-    fixed = np.sum((concentration(np.array([1.5, theta[1]]), times) - measured) ** 2) / SIGMA**2
-    assert not np.isclose(value, fixed, rtol=1e-6), (
-        "You left ke where it was. The profile follows it: for every ka the other parameters are fitted again."
-    )
-    assert not np.isclose(value, expected / 2, rtol=1e-3), (
-        "That is half the sum of squares (the cost of least_squares); the sum itself is asked for."
-    )
-    assert np.isclose(value, expected, rtol=1e-4), (
-        "At ka = 1.5 fit ke alone, and return the sum of squares of the weighted residuals there."
-    )
+    for ka in (1.5, 2.6):
+        value = profile(ka)
+        assert value is not ..., DOTS
+        assert np.ndim(value) == 0, "Return one number, the smallest sum of squares."
+        expected = min(
+            np.sum((concentration(np.array([ka, ke]), times) - measured) ** 2) / SIGMA**2
+            for ke in np.linspace(0.2, 0.5, 3001)
+        )
+        fixed = np.sum((concentration(np.array([ka, theta[1]]), times) - measured) ** 2) / SIGMA**2
+        assert not np.isclose(value, fixed, rtol=1e-6), (
+            "You left ke where it was. The profile follows it: for every ka the other parameters are fitted again."
+        )
+        assert not np.isclose(value, expected / 2, rtol=1e-3), (
+            "That is half the sum of squares (the cost of least_squares); the sum itself is asked for."
+        )
+        assert np.isclose(value, expected, rtol=1e-4), (
+            f"At ka = {ka} fit ke alone, and return the sum of squares of the weighted residuals there."
+        )
     print("Right.")
 
 
 def check_next(next_time):
-    candidates = np.linspace(0.1, 12, 120)
-    t = next_time(theta, candidates)
-    assert t is not ..., DOTS
-    assert np.ndim(t) == 0 and np.any(np.isclose(candidates, t)), "Return one of the candidates."
-    variances = []
-    for candidate in candidates:
-        J = np.vstack([jacobian(theta, times), jacobian(theta, np.array([candidate]))])
-        variances.append(np.linalg.inv(J.T @ J)[0, 0])
-    assert not np.isclose(t, candidates[np.argmax(variances)]), (
-        "That is the worst time: the variance of ka has to be small."
-    )
-    assert np.isclose(t, candidates[np.argmin(variances)]), (
-        "For each candidate put its row below the Jacobian of the data that there are, and take the variance of ka, the first on the diagonal of the covariance; the smallest wins."
-    )
+    for theta_, candidates in ((theta, np.linspace(0.1, 12, 120)), (np.array([0.3, 0.6]), np.linspace(0.05, 9, 80))):
+        t = next_time(theta_, candidates)
+        assert t is not ..., DOTS
+        assert np.ndim(t) == 0 and np.any(np.isclose(candidates, t)), "Return one of the candidates, the time itself."
+        variances = []
+        for candidate in candidates:
+            J = np.vstack([jacobian(theta_, times), jacobian(theta_, np.array([candidate]))])
+            variances.append(np.linalg.inv(J.T @ J)[0, 0])
+        assert not np.isclose(t, candidates[np.argmax(variances)]), (
+            "That is the worst time: the variance of ka has to be small."
+        )
+        assert np.isclose(t, candidates[np.argmin(variances)]), (
+            "For each candidate put its row below the Jacobian of the data that there are, and take the variance of ka, the first on the diagonal of the covariance; the smallest wins."
+        )
     print("Right.")
 
 
