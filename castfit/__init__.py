@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from castfit.model.scaled_outputs import scaled
     from castfit.problem.constraints import along, at, between, conserved, monotone, quantity
     from castfit.problem.problem import Constraint, Parameter, Problem
+    from castfit.report.explorer import explore
     from castfit.result.block_matrix import BlockMatrix
     from castfit.result.confidence_region import Axis, ConfidenceRegion
     from castfit.result.estimate import Estimate
@@ -177,6 +178,7 @@ __all__ = [
     "doctor",
     "estimate",
     "experiments_from",
+    "explore",
     "fit",
     "free",
     "identifiability",
@@ -267,6 +269,8 @@ def _home(name: str) -> Any:
             from castfit.drive.checkup import check as home
         case "Stiffness" | "stiffness":
             from castfit.drive.checkup import stiffness as home
+        case "explore":
+            from castfit.report import explorer as home
         case "LikelihoodRatio" | "ModelTable" | "compare_models" | "likelihood_ratio":
             from castfit.drive import model_comparison as home
         case "mixed_effects":

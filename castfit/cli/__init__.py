@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import castfit
 from castfit._support.status import CastfitError
-from castfit.cli import bench, bootstrap, compare, demo, doctor, fit, new, profile, report, search
+from castfit.cli import bench, bootstrap, compare, demo, doctor, explore, fit, new, profile, report, search
 from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, say
 
 COMMANDS = (
@@ -28,6 +28,7 @@ COMMANDS = (
     compare.COMMAND,
     doctor.COMMAND,
     report.COMMAND,
+    explore.COMMAND,
     bench.COMMAND,
     new.COMMAND,
     demo.DEMO,

@@ -39,14 +39,6 @@ class Lead:
 def page(lead: Lead, sections: Sequence[Section]) -> str:
     """Return the page as HTML."""
     contents = [tag("li", tag("a", s.short or s.title, href=f"#{s.mark}")) for s in sections]
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="generator", content=f"castfit {__version__}"),
-        tag("title", f"{lead.title}: {lead.kind}"),
-        tag("style", _asset("page.css")),
-        tag("link", rel="icon", href="data:,"),  # so that a browser asks nobody for one
-    ]
     main = [
         tag("header", _top(lead), id="top"),
         *(tag("section", tag("h2", s.title), s.content, id=s.mark) for s in sections),
@@ -55,7 +47,20 @@ def page(lead: Lead, sections: Sequence[Section]) -> str:
     navigation = tag(
         "nav", tag("a", lead.title, href="#top", class_="title"), tag("ul", contents), aria_label="Contents"
     )
-    body = [navigation, tag("main", main), tag("script", _asset("page.js"))]
+    body = [navigation, tag("main", main), tag("script", asset("page.js"))]
+    return frame(f"{lead.title}: {lead.kind}", asset("page.css"), joined(*body))
+
+
+def frame(title: str, style: str, body: Markup) -> str:
+    """Return a file of HTML."""
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=f"castfit {__version__}"),
+        tag("title", title),
+        tag("style", Markup(style)),
+        tag("link", rel="icon", href="data:,"),  # so that a browser asks nobody for one
+    ]
     inside = joined(tag("head", head), "\n", tag("body", body))
     return f'<!DOCTYPE html>\n<html lang="en">\n{inside}\n</html>\n'
 
@@ -79,6 +84,6 @@ def _top(lead: Lead) -> Markup:
     )
 
 
-def _asset(name: str) -> Markup:
+def asset(name: str) -> Markup:
     """Return a file beside this one; it is ours, and goes into the page as it is."""
     return Markup(resources.files("castfit.report").joinpath(name).read_text(encoding="utf-8"))

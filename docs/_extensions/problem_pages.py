@@ -97,8 +97,20 @@ def optimum(benchmark: Benchmark) -> str:
     return "\n".join(["| quantity | optimum | standard error |", "|---|---|---|", *rows])
 
 
-def page(name: str, folder: Path) -> tuple[str, str]:
-    """Return a problem's page and its line in the index; its picture goes into the folder."""
+def playground(name: str, result: cf.Result, site: Path) -> str:
+    """Write a page with sliders into the site, and return what shows it; say why where there can be none."""
+    site.mkdir(parents=True, exist_ok=True)
+    try:
+        path = cf.explore(result, site / f"{name}-model.html", title=name)
+    except cf.InputError as error:
+        return f"None for this problem: {'; '.join(error.problems)}."
+    frame = f'<iframe class="model" src="{path.name}" title="{name} with sliders" loading="lazy"></iframe>'
+    words = f'<p><a href="{path.name}">In a window of its own</a>; <code>castfit explore {name}</code> writes it.</p>'
+    return f"```{{raw}} html\n{frame}\n{words}\n```"
+
+
+def page(name: str, folder: Path, site: Path) -> tuple[str, str]:
+    """Return a problem's page and its line in the index; its picture goes into the folder, sliders into the site."""
     benchmark = problems.load(name)
     result = cf.fit(benchmark.problem, start=benchmark.reference.parameters)
     plots.fit(result, folder / f"{name}.png")
@@ -131,6 +143,10 @@ print(cf.fit(benchmark.problem))
 
 ![Data, the model at the optimum, and the residuals]({name}.png)
 
+## Play with it
+
+{playground(name, result, site)}
+
 ## Optimum
 
 The objective is {benchmark.reference.objective:.10g}: {benchmark.reference.source}.
@@ -154,7 +170,8 @@ def write(app: Sphinx) -> None:
     """Write the pages."""
     folder = Path(app.srcdir) / FOLDER
     folder.mkdir(exist_ok=True)
-    pages = {name: page(name, folder) for name in problems.names()}
+    site = Path(app.outdir) / FOLDER
+    pages = {name: page(name, folder, site) for name in problems.names()}
     for name, (text, _) in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
     listed = "\n".join(pages)

@@ -1,0 +1,48 @@
+"""``castfit explore``: fit a problem, and write a page with sliders."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import castfit
+from castfit._support.status import Status
+from castfit.cli.command import Command, say
+from castfit.cli.fit import FitCall, add_fit
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="FILE.html", help="where to write the page (default: NAME-model.html)")
+    parser.add_argument("--title", metavar="TEXT", help="above the page (default: NAME)")
+    parser.add_argument("--guess", action="store_true", help="do not fit: sliders at the guess, and no estimate")
+    add_fit(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Fit unless told not to, and write the page; where a fit fails, without an estimate."""
+    asked = FitCall.of(arguments)
+    name = Path(asked.source.name).name
+    stem = name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
+    result = None if arguments.guess else asked.run(max_time=arguments.max_time)
+    if result is not None and result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    known = result is not None and result.success
+    if result is not None:
+        say(f"{result!r}", sys.stdout)
+    target = arguments.out or f"{stem}-model.html"
+    shown = result if result is not None and known else asked.source.problem
+    castfit.explore(shown, target, title=arguments.title or stem)
+    say(f"The page is in {target}{'' if known else '; it knows no estimate'}.", sys.stdout)
+    return 0
+
+
+COMMAND = Command(
+    "explore",
+    "write a page with sliders, which integrates the model in the browser",
+    _run,
+    {"max_time": math.inf, "seed": 0},
+    _configure,
+    ("castfit explore lotka_volterra", "castfit explore decay.py --guess --out decay.html"),
+)

@@ -1,0 +1,295 @@
+"""A page to play with a model: sliders for what is estimated, curves over the data, integrated in the browser.
+
+The page is one file that needs no network.  The model's CasADi graph becomes JavaScript (`javascript`), and
+`explorer.js` integrates it by a Rosenbrock method with error control, so that a student, or who looks for a start by
+hand, sees at once what a parameter does.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+from scipy.special import fdtri
+
+from castfit._support.arguments import text
+from castfit._support.status import CastfitError, check
+from castfit._support.whole_files import write_whole
+from castfit.integrate import IntegratorOptions
+from castfit.problem.parameter_map import MappedExpressions
+from castfit.problem.problem import Problem
+from castfit.report.javascript import script, unknown_operations
+from castfit.report.markup import Markup, joined, tag
+from castfit.report.page import asset, frame
+from castfit.result.result import Result
+from castfit.simulate.simulate import Asked, paths
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.quantities import Quantity
+
+_TOLERANCE = 1e-7  # of a step, relative to the states: curves are then exact to 1e-4 of their scale
+_GRID = 200  # points of a curve
+_FACTOR = 100.0  # up and down, to which a slider goes where no bounds are given
+_LARGEST = 300  # states
+
+
+def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Path:
+    """Write a page with sliders: one file that needs no network, and integrates the model in the browser.
+
+    Parameters
+    ----------
+    found : Problem or Result
+        Of a result the page knows the estimate, too, and draws the ellipse of any two quantities.
+    path : str or Path
+        Where to write the page; it ends in ``.html``.
+    title : str
+        Above the page.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Raises
+    ------
+    InputError
+        Listing whatever cannot be shown: algebraic equations, starts at rest, events that states trigger, functions
+        that have no JavaScript, models of more than 300 states.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("lotka_volterra").problem
+    >>> cf.explore(problem, "model.html").name  # doctest: +SKIP
+    'model.html'
+    """
+    mistakes: list[str] = []
+    thing: Any = found
+    if not isinstance(thing, (Problem, Result)):
+        mistakes.append(f"the first argument is {text(thing)}; give a Problem or a Result")
+    place: Any = path
+    if not isinstance(place, (str, Path)) or Path(place).suffix.lower() not in (".html", ".htm"):
+        mistakes.append(f"path is {text(place)}; give the name of a file that ends in .html")
+    elif not Path(place).absolute().parent.is_dir():
+        mistakes.append(f"there is no folder '{Path(place).parent}'; make it first")
+    if not isinstance(title, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        mistakes.append(f"title is {text(title)}; give text")
+    known = found.problem if isinstance(found, Result) else found
+    if known is None:
+        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
+    check("explore", mistakes)
+    assert known is not None
+    posed, result = known.posed, found if isinstance(found, Result) else None
+    check("explore", _obstacles(posed))
+    target = Path(path)
+    write_whole(target, [_page(posed, result, title or "A model to play with").encode()])
+    return target
+
+
+def _obstacles(posed: Posed) -> list[str]:
+    """Say what a page cannot show."""
+    model = posed.model
+    what = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
+    what += [f"'{n}' is white noise, which the page does not draw" for n in model.noises]
+    if len(model.states) > _LARGEST:
+        what.append(f"the model has {len(model.states)} states; a page integrates up to {_LARGEST}")
+    for c in posed.conditions:
+        if c.settled or any(not isinstance(part, MappedExpressions) for part in c.link.parts):
+            what.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
+        if c.schedule.triggers:
+            what.append(f"states trigger events in {c.name}, which the page does not watch for")
+    graph = [*model.system.arguments], [model.system.ode, *(model.outputs[n] for n in _shown(posed)[0])]
+    unknown = unknown_operations(ca.Function("graph", *graph))
+    return [*what, *(f"the model contains '{name}', for which there is no JavaScript here" for name in unknown)]
+
+
+def _shown(posed: Posed) -> tuple[list[str], list[str]]:
+    """Return what is drawn, measured outputs and the model's own states, and what else densities need."""
+    drawn = [*posed.outputs, *(n for n in posed.model.own_states if n not in posed.outputs)]
+    wanted = (n for c in posed.conditions for of in c.observed if of is not None for n in of.predicted)
+    return drawn, [n for n in dict.fromkeys(wanted) if n not in drawn]
+
+
+class _PageFunctions:
+    """Collects functions of the page, each once."""
+
+    def __init__(self) -> None:
+        self.code: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+
+    def add(self, function: ca.Function, name: str = "") -> str:
+        """Add a function, and return what the page calls it."""
+        code = script(function)
+        known = name or self._names.setdefault(code, f"g{len(self._names)}")
+        self.code[known] = code
+        return known
+
+
+def _page(posed: Posed, result: Result | None, title: str) -> str:
+    functions = _PageFunctions()
+    spec = json.dumps(_specification(posed, result, functions), allow_nan=False, separators=(",", ":"))
+    model = ",\n".join(f"{name}:{code}" for name, code in functions.code.items())
+    code = f"const SPEC={spec};\nconst MODEL={{\n{model}\n}};\n".replace("</", "<\\/")
+    body = [
+        tag("header", tag("h1", title), tag("p", "", id="told", class_="told", role="status")),
+        tag("div", tag("form", "", id="sliders", autocomplete="off"), tag("div", "", id="curves"), id="work"),
+        tag("footer", "Written by castfit. The model is integrated here, in the browser; nothing is sent anywhere."),
+        tag("script", Markup(f"{code}{asset('explorer.js')}{asset('explorer_view.js')}")),
+    ]
+    return frame(title, asset("explorer.css"), joined(*body))
+
+
+def _specification(posed: Posed, result: Result | None, functions: _PageFunctions) -> dict[str, Any]:
+    """Return the numbers of a page, and add its functions."""
+    model, system = posed.model, posed.model.system
+    drawn, more = _shown(posed)
+    t, x, _, p, u = system.arguments
+    slope, du = ca.jacobian(system.ode, x), ca.SX.sym("du", u.numel())
+    in_time = ca.densify(ca.jacobian(system.ode, t) + ca.mtimes(ca.jacobian(system.ode, u), du))
+    outputs = ca.densify(ca.vertcat(*(model.outputs[n] for n in [*drawn, *more])))
+    functions.add(ca.Function("f", [t, x, p, u], [ca.densify(system.ode)]), "f")
+    functions.add(ca.Function("slope", [t, x, p, u, du], [slope, in_time]), "slope")
+    functions.add(ca.Function("outputs", [t, x, p, u], [outputs]), "outputs")
+    place = {n: i for i, n in enumerate([*drawn, *more])}
+    sizes = _sizes(posed)
+    known = posed.absolute_sigma and all(of is None or of.weighted for c in posed.conditions for of in c.observed)
+    return {
+        "quantities": [_slider(q) for q in posed.quantities],
+        "parameters": len(model.parameters),
+        "pattern": [list(part) for part in slope.sparsity().get_triplet()],
+        "outputs": drawn,
+        "units": {n: posed.units[n] for n in ("time", *drawn) if n in posed.units},
+        "extra": len(more),
+        "groups": list(posed.groups),
+        "measure": "chi2" if known else "-2 log L",
+        "tolerance": _TOLERANCE,
+        "experiments": [_experiment(posed, c, place, functions) | {"size": sizes[c.name]} for c in posed.conditions],
+        "estimate": None if result is None else _estimate(posed, result),
+        "notes": [
+            f"{line} here, so that curves follow the sliders; cf.simulate takes as many as are needed."
+            for line in model.lines
+            if line.adaptive
+        ],
+    }
+
+
+def _sizes(posed: Posed) -> dict[str, list[float]]:
+    """Return how large states become where the guess can be simulated, per experiment; 1 where nothing is known."""
+    sizes = {c.name: [1.0] * len(posed.model.states) for c in posed.conditions}
+    times = {c.name: np.linspace(c.start, c.end, 21) for c in posed.conditions}
+    asked = Asked("explore", None, times, None, None, None, [])
+    try:
+        found = paths(posed, asked, IntegratorOptions())[1]
+    except CastfitError:  # sliders may lead to where it can
+        return sizes
+    largest = {path.name: np.abs(path.x).max(axis=0) for path in found}
+    return sizes | {name: np.where(size > 0.0, size, 1.0).tolist() for name, size in largest.items()}
+
+
+def _slider(q: Quantity) -> dict[str, Any]:
+    """Return what a slider says, and from where to where it goes, in natural values."""
+    log = q.guess > 0.0 and (q.scale == "log" or q.lower >= 0.0)
+    reach = 2.0 * (abs(q.guess) or 1.0)
+    low, high = (q.guess / _FACTOR, q.guess * _FACTOR) if log else (q.guess - reach, q.guess + reach)
+    low, high = max(low, q.lower), min(high, q.upper)
+    return {"name": q.name, "value": q.guess, "low": low, "high": high, "log": log and low > 0.0}
+
+
+def _experiment(posed: Posed, c: Condition, place: dict[str, int], functions: _PageFunctions) -> dict[str, Any]:
+    """Return an experiment: its rows, inputs, events and data."""
+    link, end = c.link, c.end
+    kinks = [signal.breakpoints for signal in c.inputs]
+    inside = np.unique(np.concatenate([*kinks, [c.start, end]]))
+    edges = inside[(inside >= c.start) & (inside <= end)]
+    times = np.unique(c.points.times)
+    return {
+        "name": c.name,
+        "start": c.start,
+        "theta": c.theta.tolist(),
+        "base": link.base.tolist(),
+        "of": link.of.tolist(),
+        "events": link.n_e,
+        "parts": [_part(part, functions) for part in link.parts if isinstance(part, MappedExpressions)],
+        "edges": edges.tolist(),
+        "inputs": [signal.cubics(edges).tolist() for signal in c.inputs],
+        "late": [j for j, signal in enumerate(c.inputs) if signal.measured == "after"],
+        "instants": [
+            {
+                "time": i.time,
+                "moves": i.moves,
+                "parameters": i.parameters.tolist(),
+                "after": i.after,
+                "change": None if i.change is None else functions.add(_first_output(i.change.first)),
+            }
+            for i in c.schedule.instants
+        ],
+        "levels": [
+            {"parameter": v.parameter, "on": v.on, "off": v.off, "height": v.height, "sets": v.sets}
+            for v in c.schedule.levels
+        ],
+        "times": times.tolist(),
+        "grid": np.linspace(c.start, end, _GRID).tolist(),
+        "data": [d for j in range(len(posed.outputs)) for d in _series(c, j, times, place, functions)],
+    }
+
+
+def _part(part: MappedExpressions, functions: _PageFunctions) -> dict[str, Any]:
+    return {
+        "rows": part.rows.tolist(),
+        "source": part.source.tolist(),
+        "numbers": [v if np.isfinite(v) else 0.0 for v in part.numbers.tolist()],
+        "f": functions.add(_first_output(part.first)),
+    }
+
+
+def _first_output(function: ca.Function) -> ca.Function:
+    """Return a function without its derivatives."""
+    arguments = function.sx_in()
+    return ca.Function("values", arguments, [ca.densify(function.call(arguments)[0])])
+
+
+def _series(
+    c: Condition, j: int, times: Array, place: dict[str, int], functions: _PageFunctions
+) -> list[dict[str, Any]]:
+    """Return the data of an output, in a list that is empty where there are none."""
+    of, mask = c.observed[j], c.points.mask[:, j]
+    if of is None or not mask.any():
+        return []
+    mu, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
+    density = of.noise.density(mu, s, m)
+    others = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, mu) or ca.is_equal(e, s))]
+    graph = ca.Function("density", [mu, s, m, ca.vertcat(*others)], [density.cost, density.residual])
+    sigma = np.where(np.isfinite(c.points.sigma[mask, j]), c.points.sigma[mask, j], 1.0)
+    return [
+        {
+            "output": place[of.predicted[0]],
+            "more": [place[n] for n in of.predicted[1:]],
+            "computed": of.computed,
+            "group": of.group,
+            "density": functions.add(graph),
+            "rows": np.searchsorted(times, c.points.times[mask]).tolist(),
+            "values": c.points.values[mask, j].tolist(),
+            "sigma": sigma.tolist(),
+        }
+    ]
+
+
+def _estimate(posed: Posed, result: Result) -> dict[str, Any]:
+    """Return the estimate, and its covariance in search scale, by which ellipses of 95 % are drawn."""
+    covariance = np.asarray(result.covariance, dtype=float)
+    freedom = result.dof
+    size = -2.0 * np.log(0.05) if posed.absolute_sigma else 2.0 * fdtri(2, max(freedom, 1), 0.95)  # chi-square, F
+    drawable = np.isfinite(covariance).all() and freedom > 0
+    return {
+        "values": [float(result.values[n]) for n in posed.names],
+        "log": posed.log.tolist(),
+        "covariance": covariance.tolist() if drawable else None,
+        "size": float(size),
+        "objective": float(result.objective),
+    }
