@@ -30,6 +30,7 @@ _MEANT = {  # as other tools call it: what it may be here
     **dict.fromkeys(("params", "pars", "p"), ("parameters",)),
     **dict.fromkeys(("lb", "min", "minimum"), ("lower",)),
     **dict.fromkeys(("ub", "max", "maximum"), ("upper",)),
+    **dict.fromkeys(("path", "filename", "file_name", "fname", "file"), ("file", "path")),
 }
 
 
@@ -67,7 +68,7 @@ def options_of(function: Callable[..., Any]) -> list[str]:
 
 def _instead(key: str, own: list[str], elsewhere: Mapping[str, list[str]]) -> str:
     """Say what to write."""
-    meant = _MEANT.get(key.lower(), ())
+    meant = next((_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ())
     here = [n for n in meant if n in own]
     if here:
         return f"here it is {' or '.join(here)}"

@@ -27,7 +27,8 @@ CALLS = [
     (cf.Parameter, {"initial_guess": 1}, "cf.Parameter has no argument 'initial_guess'; here it is value"),
     (cf.Input.linear, {"tmies": 1}, "cf.Input.linear has no argument 'tmies'; did you mean 'times'?"),
     (PROBLEM.robust, {"lost": "huber"}, "cf.Problem.robust has no argument 'lost'; did you mean 'loss'?"),
-    (cf.petab.load, {"pathe": 1}, "cf.petab.load has no argument 'pathe'; (valid: file)"),
+    (cf.petab.load, {"pathe": 1}, "cf.petab.load has no argument 'pathe'; here it is file"),
+    (cf.petab.load, {"foe": 1}, "cf.petab.load has no argument 'foe'; (valid: file)"),
     (cf.Experiment, {"time": [0]}, "missing a required argument: 'data'; the arguments are data, time"),
 ]
 
