@@ -259,7 +259,8 @@ class NativeModel:
         self.elimination = elimination(self.n_x + self.n_z, self.n_x, *self.patterns[:2])
         self.library = load(self._source, _MODEL_FLAGS) if compiled or _evaluation() is None else None
         self._local = threading.local()
-        self._free: list[Array] = []
+        self.free: list[Array] = []
+        """Pools for steps that nobody knows of any more."""
         self.spent = 0.0
         """Seconds of computing time."""
 
@@ -328,7 +329,7 @@ class NativeModel:
         how, kept = (self, grid, method, pair, control), follow
         explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
         if keep:
-            kept = StoredSteps(lanes, how, self._free) if here and directions is None else None
+            kept = StoredSteps(lanes, how, self.free) if here and directions is None else None
         elif follow is not None and not follow.belongs(lanes, how):
             kept = None
 
@@ -338,7 +339,7 @@ class NativeModel:
             store = _NO_STORE if kept is None or not here else (
                 _address(kept.pool), kept.pool.size, int(not keep), _address(kept.kept)
             )  # fmt: skip
-            own = getattr(self._local, "workspace", None) or self._workspace()
+            own = self.workspace()
             of: tuple[Any, ...] = *given[1:], quiet, *moves, out
             to: tuple[Any, ...] = x, z, dx, code, which, counts, where
             if last - first < size:
@@ -353,7 +354,7 @@ class NativeModel:
                 yield
                 lane = call(*addresses, lane, _BUDGET)
 
-        self._workspace()  # so that it is not made further down
+        self.workspace()  # so that it is not made further down
         began = thread_time()
         for _ in self._turns(pieces, size):
             look()
@@ -414,25 +415,26 @@ class NativeModel:
             if kept is not None:
                 task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
             sums = _Sums(n_a, *(_address(a[part]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
-            lane, own = 0, getattr(self._local, "workspace", None) or self._workspace()
+            lane, own = 0, self.workspace()
             while lane < count:
                 yield
                 addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
                 lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
-        self._workspace()  # so that it is not made further down
+        self.workspace()  # so that it is not made further down
         began = thread_time()
         for _ in self._turns(pieces, size):
             look()
         self.spent += thread_time() - began
         return PulledSums(x0, p, start, duration, code, where, which)
 
-    def _workspace(self) -> _Workspace:
+    def workspace(self) -> _Workspace:
         """Return this thread's."""
-        if not hasattr(self._local, "workspace"):
+        own = getattr(self._local, "workspace", None)
+        if own is None:
             with _LOCK:  # CasADi counts references without one
-                self._local.workspace = _Workspace(self)
-        return cast("_Workspace", self._local.workspace)
+                own = self._local.workspace = _Workspace(self)
+        return own
 
     @staticmethod
     def _turns(pieces: Callable[[int, int], Iterator[None]], size: int) -> Iterator[None]:
@@ -531,6 +533,71 @@ class _Workspace:
             None,
             None,
         )
+
+
+class TaskLaid:
+    """The call that integrates lanes like `still` (L) over output times grid (m,): arrays are laid once.
+
+    counts (L, 5) : as of an `IntegrationOutcome`, of the last call;  stops (L, m) as of `NativeModel.integrate`
+    """
+
+    def __init__(self, by: Stepping, grid: Array, still: Lanes, stops: NDArray[np.int8] | None) -> None:
+        self.by, control, size = by, by.control, still.size
+        self.how = by.model, grid, by.method, by.pair, control
+        self.counts = np.zeros((size, 5), dtype=np.int64)
+        self._code, self._which, self._where = np.zeros(size, dtype=np.int64), np.full(size, -1), np.zeros(size)
+        self._z = np.empty((size, grid.size, by.model.n_z))
+        arrays: dict[str, NDArray[Any]] = {name: getattr(still, name) for name in ("start", "duration", "z0", "u")}
+        arrays |= {
+            "grid": grid,
+            "unit": np.ones((size, by.model.n_x + by.model.n_z)) if still.unit is None else still.unit,
+            "stops": np.zeros((size, grid.size), dtype=np.int8) if stops is None else stops,
+            "skip": np.zeros(size, dtype=np.int8),
+        }
+        arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+        arrays |= {"code": self._code, "which": self._which, "where": self._where, "counts": self.counts, "z": self._z}
+        self._task = _Task(
+            lanes=size, m=grid.size, max_steps=control.max_steps, relative=control.relative,
+            absolute=control.absolute, newton=control.newton, watch=control.watch,
+            pair=None if by.pair is None else ctypes.addressof(_table(by.pair)[0]),
+            **{name: _address(a) for name, a in arrays.items()},
+        )  # fmt: skip
+        self._arrays, self._addresses = arrays, (ctypes.addressof(_table(by.method)[0]), ctypes.addressof(self._task))
+
+    def run(
+        self, x0: Array, p: Array, x: Array, kept: StoredSteps | None, directions: tuple[Array, Array, Array] | None
+    ) -> bool:
+        """Integrate from x0 (L, n_x) with p (L, n_p) into x (L, m, n_x); tell whether no lane fails.
+
+        Steps are kept, and followed along directions: dx0 (L, n_x, n_d) and dp (L, n_p, n_d), into dx
+        (L, m, n_x, n_d).
+        """
+        task, out = self._task, [x]
+        task.x0, task.p, task.x = _address(x0), _address(p), _address(x)
+        task.pool = task.kept = task.dx = None
+        task.n_d = 0
+        if kept is not None:
+            task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
+            task.follow = int(directions is not None)
+        if directions is not None:
+            task.dx0, task.dp, task.dx = map(_address, directions)
+            task.n_d = directions[0].shape[2]
+            out.append(directions[2])
+        own, call, lane, size = self.by.model.workspace(), integrator().castfit_integrate, 0, x.shape[0]
+        addresses = (ctypes.addressof(own.model), *self._addresses)
+        self._code.fill(FINE)
+        self.counts.fill(0)
+        began = thread_time()
+        while lane < size:
+            look()
+            lane = call(*addresses, lane, _BUDGET)
+        self.by.model.spent += thread_time() - began
+        return not self._code.any() and all(np.isfinite(array).all() for array in out)
+
+    def outcome(self, x: Array, kept: StoredSteps | None) -> IntegrationOutcome:
+        """Return what became of the last call."""
+        told = self._code.copy(), self._where.copy(), self._which.copy(), self.counts.copy()
+        return IntegrationOutcome(x, self._z, None, *told, np.empty(0), kept)
 
 
 @cache

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from castfit._support.arrays import Array
-    from castfit.integrate.esdirk_binding import StoredSteps
+    from castfit.integrate.esdirk_binding import IntegrationOutcome, StoredSteps
     from castfit.model.model import Model, System
 
     _Grid = tuple[float, ...]
@@ -105,12 +105,12 @@ class Integrator:
             relative_tolerance=min(self.options.relative_tolerance, _EXACT),
             absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
         )
-        self._stepping = self._steps() if self.method in STEPPED else None
+        self.stepping = self._steps() if self.method in STEPPED else None
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
         self._built: dict[tuple[str, int, _Grid], Buffered] = {}
         self._sent: list[Held] = []  # as which workers keep it
-        if self.options.compile == "always" and self._stepping is None:
+        if self.options.compile == "always" and self.stepping is None:
             # A compiler that does not work is reported here.
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
 
@@ -145,10 +145,11 @@ class Integrator:
         self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, grid[self._skip :])
 
-    def values(self, lanes: Lanes, *, keep: bool = False) -> Trajectories:
+    def values(self, lanes: Lanes, *, keep: bool = False, begun: IntegrationOutcome | None = None) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one.
 
-        Steps are kept if `adjoint` is to go back over them, as far as the method can.
+        Steps are kept if `adjoint` is to go back over them, as far as the method can; `begun` is what the compiled
+        method made of the lanes, if it has integrated them.
         """
         by, spans = self._crew(lanes), self._spans(lanes)
         if by is not None:
@@ -156,8 +157,8 @@ class Integrator:
             found = self._divided(
                 by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
             )
-        elif self._stepping is not None:
-            found, _ = self._stepped(self._stepping, lanes, {}, keep=keep)
+        elif self.stepping is not None:
+            found, _ = self._stepped(self.stepping, lanes, {}, keep=keep, begun=begun)
         else:
             with self._resting():
                 found = self._by_spans(lanes, spans)
@@ -183,7 +184,7 @@ class Integrator:
     @property
     def rescued_by(self) -> str:
         """The method by which lanes are tried that this one gives up; empty if by none."""
-        if self._stepping is not None:
+        if self.stepping is not None:
             return sundials(self.n_z)
         return "rosenbrock" if self.method in SUNDIALS else ""
 
@@ -191,28 +192,28 @@ class Integrator:
     def factorization(self) -> tuple[int, int]:
         """Products and entries of a factorization of the model's Jacobian, by other methods without fill."""
         n = self.n_x + self.n_z
-        if self._stepping is None:
+        if self.stepping is None:
             entries = pattern(self.graph)[0].size + n
             return entries, entries
-        order = self._stepping.model.elimination
+        order = self.stepping.model.elimination
         return (n**3 // 3, n**2) if order is None else (order.targets.size, order.at.size)
 
     @property
     def worth_compiling(self) -> bool:
         """Whether it pays to let the model be compiled, which was not asked for so far."""
-        return self._stepping is not None and self._stepping.model.worth_compiling
+        return self.stepping is not None and self.stepping.model.worth_compiling
 
     def _crew(self, lanes: Lanes) -> Crew | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
         by = crew()
-        if by is None or lanes.size < 2 or not by.pays or (self._stepping is not None and not by.elsewhere):
+        if by is None or lanes.size < 2 or not by.pays or (self.stepping is not None and not by.elsewhere):
             return None
         return by
 
     def _resting(self) -> AbstractContextManager[None]:
         """Return a context for what is integrated here although processes might."""
         by = crew()
-        return nullcontext() if by is None or self._stepping is not None else by.resting()
+        return nullcontext() if by is None or self.stepping is not None else by.resting()
 
     def _divided(
         self,
@@ -242,8 +243,8 @@ class Integrator:
 
     def values_over(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
         """Integrate lanes over runs of intervals, here and by this method alone."""
-        if self._stepping is not None:
-            return self._stepped(self._stepping, lanes, {})[0]
+        if self.stepping is not None:
+            return self._stepped(self.stepping, lanes, {})[0]
         return self._by_spans(lanes, spans)
 
     def _by_spans(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
@@ -282,12 +283,13 @@ class Integrator:
         follow: StoredSteps | None = None,
         *,
         keep: bool = False,
+        begun: IntegrationOutcome | None = None,
     ) -> tuple[Trajectories, Sensitivities | None]:
         """Integrate by the compiled method; with sensitivities along dx0, dp and spans, or None, if asked for."""
         guess, scale, directions = lanes.z0, np.ones(1), None
         if seeds is not None:
             dx0, dp, spans = seeds
-            scale = _seed_scale(lanes, dx0, dp, np.zeros((lanes.size, dx0.shape[2])) if spans is None else spans[1])
+            scale = seed_scale(lanes, dx0, dp, None if spans is None else spans[1])
             directions = dx0 * scale, dp * scale, None if spans is None else spans * scale[:, 0]
         if self.n_z:
             _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
@@ -297,7 +299,7 @@ class Integrator:
         # Where directions have no say in the choice of steps, steps are kept without them, for who will follow them.
         free = stepping.control.watch == 0.0
         keep = (keep or free) and directions is None
-        found = stepping.model.integrate(
+        found = begun or stepping.model.integrate(
             replace(lanes, z0=guess) if self.n_z else lanes, self.grid, stepping.method, stepping.control,
             stops=stops, skip=skip, directions=directions, keep=keep, follow=follow if free else None,
             pair=stepping.pair,
@@ -353,9 +355,9 @@ class Integrator:
         if by is not None:
             shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
             found = self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
-        elif self._stepping is not None and dx0.shape[2]:
+        elif self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in mine.failures}
-            _, slopes = self._stepped(self._stepping, lanes, failures, (dx0, dp, moved if moves else None), mine.kept)
+            _, slopes = self._stepped(self.stepping, lanes, failures, (dx0, dp, moved if moves else None), mine.kept)
             assert slopes is not None
             found = slopes
         else:
@@ -365,10 +367,10 @@ class Integrator:
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return what `values` and `sensitivities` do, where the method can by one integration."""
-        if self._stepping is None or dx0.shape[2] == 0:
+        if self.stepping is None or dx0.shape[2] == 0:
             found = self.values(lanes)
             return found, self.sensitivities(lanes, found, dx0, dp)
-        found, slopes = self._stepped(self._stepping, lanes, {}, (dx0, dp, None))
+        found, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
         assert slopes is not None
         lost = self._rescuable(found.failures)
         if not lost:
@@ -381,10 +383,10 @@ class Integrator:
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, moves: bool, runs: list[slice]
     ) -> Sensitivities:
         """Differentiate over runs of intervals, here and by this method alone; `moves` tells whether any lane moves."""
-        if self._stepping is not None and dx0.shape[2]:
+        if self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in at.failures}
             seeds = dx0, dp, spans if moves else None
-            _, found = self._stepped(self._stepping, lanes, failures, seeds, at.kept)
+            _, found = self._stepped(self.stepping, lanes, failures, seeds, at.kept)
             assert found is not None
             return found
         return self._slopes_by_spans(lanes, at, dx0, dp, spans, runs)
@@ -394,7 +396,7 @@ class Integrator:
     ) -> Sensitivities:
         """Differentiate by one of CasADi's integrators, one run of intervals after the other."""
         n_d = dx0.shape[2]
-        scale = _seed_scale(lanes, dx0, dp, spans[1])
+        scale = seed_scale(lanes, dx0, dp, spans[1])
         dx0_, dp_, (d_start, d_duration) = dx0 * scale, dp * scale, spans * scale[:, 0]
         dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
         failures = {failure.lane: failure for failure in at.failures}
@@ -459,8 +461,8 @@ class Integrator:
     def adjoint_over(self, lanes: Lanes, at: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
         count, n_a = seeds.shape[:2]
-        if self._stepping is not None and n_a:
-            return self._pulled(self._stepping, lanes, at, seeds)
+        if self.stepping is not None and n_a:
+            return self._pulled(self.stepping, lanes, at, seeds)
         scale = _adjoint_scale(lanes, seeds)
         seeds = seeds * scale[:, :, None, None]
         x0_bar, p_bar = np.zeros((count, n_a, self.n_x)), np.zeros((count, n_a, self.n_p))
@@ -731,7 +733,7 @@ class Integrator:
         keeps its history, IDAS its algebraic states, and the step fails where the jump is large.  So there a run ends.
         The compiled method sees to it by itself, and has no runs.
         """
-        if self._stepping is not None:
+        if self.stepping is not None:
             return []
         n = self._edges.size - 1
         ends = self._ends
@@ -823,17 +825,21 @@ class _Family:
         return getattr(self._known[key], method)(*arguments)
 
 
-def _seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array) -> Array:
+def seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array | None = None) -> Array:
     """Return factors (L, 1, n_d) >= 1 that bring the seeds up to the size of what they perturb.
 
     Sensitivities are integrated under the same absolute tolerance as the states.  The derivative with respect to a
     parameter of 3e7 would lie below it and not be controlled; that with respect to its logarithm is.
     """
-    values = np.hstack([lanes.units[0], lanes.p, lanes.duration[:, None]])
-    seeds = np.abs(np.concatenate([dx0, dp, d_duration[:, None]], axis=1))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.where(seeds > 0.0, np.abs(values)[:, :, None] / seeds, np.inf).min(axis=1, initial=np.inf)
-    return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)[:, None]
+    values, seeds = [lanes.units[0], lanes.p], [dx0, dp]
+    if d_duration is not None:
+        values, seeds = [*values, lanes.duration[:, None]], [*seeds, d_duration[:, None]]
+    size = np.abs(np.concatenate(seeds, axis=1))
+    ratio = np.full(size.shape, np.inf)
+    with np.errstate(over="ignore"):
+        np.divide(np.abs(np.concatenate(values, axis=1))[:, :, None], size, out=ratio, where=size > 0.0)
+    least = ratio.min(axis=1, initial=np.inf)
+    return np.where(np.isfinite(least), np.maximum(least, 1.0), 1.0)[:, None]
 
 
 def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:

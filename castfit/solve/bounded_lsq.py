@@ -28,7 +28,7 @@ cannot tell rank deficiency from rounding.  Within bounds alone, and where E^T E
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,7 @@ class LinearConstraints:
     upper: Array
 
     @staticmethod
+    @cache
     def none(n: int) -> LinearConstraints:
         """No rows, in n variables."""
         return LinearConstraints(np.empty(0), np.empty((0, n)), np.empty(0), np.empty(0))
@@ -123,10 +124,9 @@ def bounded_lsq(
     guessed = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
     if not (guessed or (lower == upper).any() or (rows.lower == rows.upper).any()):
         whole, lowest, rank = _whiten(u_R, R * D, None, None if of is None else of.svd(D))
-        x = D * (whole @ lowest)
-        value = rows.g + rows.G @ x
+        x, p = D * (whole @ lowest), rows.g.size
+        value = rows.g + rows.G @ x if p else rows.g
         if ((lower <= x) & (x <= upper)).all() and ((rows.lower <= value) & (value <= rows.upper)).all():
-            p = rows.g.size
             zero, free = np.zeros(n + p), np.zeros(n + p, dtype=np.int8)
             return BoundedLsqSolution(
                 x, zero[:n], zero[n:], free[:n], free[n:], rank, 0, 0.0, feasible=True, optimal=True

@@ -321,6 +321,8 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
 def expand(condensed: Condensed, x: Array) -> Array:
     """Return the step dv (n_v,) of all variables that belongs to the unknowns x (n_x,)."""
     layout = condensed.layout
+    if layout.n_v == layout.n_theta:
+        return x
     nodes: list[Array] = []
     inner: list[Array] = []
     for part in condensed.chains:

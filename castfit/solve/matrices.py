@@ -217,7 +217,7 @@ class Tall:
     of rows that fit the cache are factored first, then what is left of them, and so on.
     """
 
-    def __init__(self, E: Array) -> None:
+    def __init__(self, E: Array, *, triangular: bool = False) -> None:
         self.m, n = E.shape
         rows = max(256, 4 * n)
         self._slices: list[Array] = []
@@ -226,13 +226,13 @@ class Tall:
             Q, tops = np.linalg.qr(left[: slices * rows].reshape(slices, rows, n))
             self._slices.append(Q)
             left = np.concatenate([tops.reshape(slices * n, n), left[slices * rows :]])
-        self._Q, self.R = thin(left)
+        self._Q, self.R = (None, E) if triangular else thin(left)
         self._svd: tuple[bytes, tuple[Array, Array, Array]] | None = None
 
     @cached_property
     def alone(self) -> Tall:
         """The triangle itself, as the tall matrix that it is."""
-        return Tall(self.R)
+        return Tall(self.R, triangular=True)
 
     def svd(self, scale: Array) -> tuple[Array, Array, Array]:
         """Return U, S and V^T of R D with column scaling D (n,), computed once for one scaling after the other."""
@@ -248,7 +248,7 @@ class Tall:
             of_slices = Q.shape[0] * Q.shape[1]
             inside = u[:of_slices].reshape(Q.shape[0], 1, -1) @ Q
             u = np.concatenate([inside.ravel(), u[of_slices:]])
-        return self._Q.T @ u
+        return u if self._Q is None else self._Q.T @ u
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from castfit.integrate import Lanes
+from castfit.integrate.repeated_lanes import RepeatedLanes
 from castfit.problem.parameter_map import natural_value
 from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians
 from castfit.transcribe.batched_maps import Linked, linked
@@ -29,7 +30,7 @@ from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.integrate import Integrator, Trajectories
+    from castfit.integrate import Trajectories
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.prior_rows import PriorRows
     from castfit.solve.staged import Layout
@@ -61,15 +62,14 @@ class Given:
 class _Flight:
     """Experiments that are integrated together.
 
-    of : which;  still : lanes with all that does not depend on theta
+    of (L,) : which;  lanes : all that does not depend on theta
     lane, at : (n,) int arrays, outputs;  points : (n,) int array, where they go
     directions : where derivatives of p and a stand in dy, and among the seeds (L, n_p + n_x, w), flat
     size : (L, 1, w) typical magnitudes of the quantities
     """
 
-    integrator: Integrator
-    of: list[int]
-    still: Lanes
+    of: Index
+    lanes: RepeatedLanes
     lane: Index
     at: Index
     points: Index
@@ -254,7 +254,7 @@ class Lean:
         runs: list[Integration] = []
         for group, flight, (lanes, states) in zip(laid.rounds[0], self._flights, at.flown.found, strict=True):
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
-            for lane, i in enumerate(flight.of):
+            for lane, i in enumerate(cast("list[int]", flight.of.tolist())):
                 end[i] = states.x[lane, -1:]
         return Sweep(laid, x, z, end, runs, ())
 
@@ -277,11 +277,8 @@ class Lean:
             x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
             found: list[tuple[Lanes, Trajectories]] = []
             for flight in self._flights:
-                still, own = flight.still, y[flight.of]
-                lanes = Lanes(
-                    still.start, still.duration, own[:, n_p:].copy(), own[:, :n_p].copy(), still.u, still.z0, still.unit
-                )
-                states = flight.integrator.values(lanes)
+                own = y[flight.of]
+                lanes, states = flight.lanes.values(own[:, n_p:].copy(), own[:, :n_p].copy())
                 if states.failures:
                     return None
                 x[flight.points] = states.x[flight.lane, flight.at]
@@ -325,14 +322,14 @@ class Lean:
             source, place = flight.directions
             seeds.reshape(-1)[place] = dy[source]
             seeds *= flight.size
-            found = flight.integrator.sensitivities(lanes, states, seeds[:, n_p:], seeds[:, :n_p])
+            found = flight.lanes.sensitivities(lanes, states, seeds[:, n_p:], seeds[:, :n_p])
             if found.failures:
                 return None
             rescued += len({*states.rescued, *found.rescued})
             steps += found.steps
             by_x, by_z = found.dx / flight.size[:, None], found.dz / flight.size[:, None]
-            first = 0
-            for i in flight.of:
+            first, members = 0, cast("list[int]", flight.of.tolist())
+            for i in members:
                 n = self._chains[i].stop - self._chains[i].start
                 w, some = self._given.moving[i].size, slice(first, first + n)
                 dx[i] = by_x[flight.lane[some], flight.at[some], :, :w]
@@ -409,9 +406,8 @@ def _flights(given: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Fligh
         points = [ends[part.condition] + part.point for part in group.parts]
         out.append(
             _Flight(
-                group.integrator,
-                members,
-                still,
+                np.array(members),
+                RepeatedLanes(group.integrator, still),
                 np.concatenate([part.lane for part in group.parts]),
                 np.concatenate([part.at for part in group.parts]),
                 np.concatenate(points),

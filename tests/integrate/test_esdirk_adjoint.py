@@ -112,7 +112,7 @@ def test_sparse_matrices_give_what_pivoting_gives(monkeypatch):
     for order in (esdirk_binding.elimination, lambda *_: None):
         monkeypatch.setattr(esdirk_binding, "elimination", order)
         integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
-        assert (integrator._stepping.model.elimination is None) == (len(found) == 1)
+        assert (integrator.stepping.model.elimination is None) == (len(found) == 1)
         found.append(integrator.adjoint(lanes, integrator.values(lanes), seeds))
     for ours, theirs in zip(found[0].bars, found[1].bars, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)

@@ -1,0 +1,67 @@
+"""The same lanes integrated again and again, from ever other states with other parameters: all arrays are laid once.
+
+A fit of a small model integrates for tenths of a millisecond at a time, about as long as it takes to lay out a task for
+the compiled integrator.  Here that is done once; a call puts in what has changed.  What this cannot do, such as to
+divide lanes among workers, or to explain and rescue a lane that fails, `Integrator` does.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit.integrate.distributed import crew, threads
+from castfit.integrate.esdirk_binding import StoredSteps, TaskLaid, stops_of
+from castfit.integrate.integrator import seed_scale
+from castfit.integrate.lanes import Lanes, Sensitivities, Trajectories
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.integrate.integrator import Integrator
+
+
+class RepeatedLanes:
+    """Lanes like `still`, whose x0 (L, n_x) and p (L, n_p) are those of each call, by the integrator `by`."""
+
+    def __init__(self, by: Integrator, still: Lanes) -> None:
+        self._by, self._still = by, still
+        self._shape = still.size, by.grid.size, by.n_x
+        self._z = np.empty((*self._shape[:2], 0))
+        self._may = by.stepping is not None and not by.n_z and bool(still.size) and bool((still.duration != 0.0).all())
+        self._free = by.stepping is not None and by.stepping.control.watch == 0.0
+        """Whether directions have no say in the choice of steps."""
+
+    def _here(self) -> TaskLaid | None:
+        return self._laid if self._may and crew() is None and threads() is None else None
+
+    @cached_property
+    def _laid(self) -> TaskLaid:
+        by, still = self._by, self._still
+        assert by.stepping is not None
+        return TaskLaid(by.stepping, by.grid, still, stops_of(still, by.grid) if by.n_u else None)
+
+    def values(self, x0: Array, p: Array) -> tuple[Lanes, Trajectories]:
+        """Integrate, as `Integrator.values` does; return also the lanes."""
+        still, laid = self._still, self._here()
+        lanes = Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
+        if laid is None:
+            return lanes, self._by.values(lanes)
+        x = np.empty(self._shape)
+        kept = StoredSteps(lanes, laid.how, laid.by.model.free) if self._free else None
+        if laid.run(x0, p, x, kept, None):
+            return lanes, Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
+        return lanes, self._by.values(lanes, begun=laid.outcome(x, kept))
+
+    def sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array) -> Sensitivities:
+        """Differentiate what `values` returned, as `Integrator.sensitivities` does."""
+        laid, n_d = self._here(), dx0.shape[2]
+        if laid is not None and n_d and not (at.failures or at.rescued):
+            scale = seed_scale(lanes, dx0, dp)
+            x, dx = np.empty(self._shape), np.empty((*self._shape, n_d))
+            if laid.run(lanes.x0, lanes.p, x, at.kept if self._free else None, (dx0 * scale, dp * scale, dx)):
+                dx /= scale[:, None]
+                steps = tuple(laid.counts[:, [0, 4]].sum(axis=0).tolist())
+                return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=steps)
+        return self._by.sensitivities(lanes, at, dx0, dp)

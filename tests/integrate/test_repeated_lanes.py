@@ -1,0 +1,88 @@
+"""Lanes laid once give to the last bit what the integrator gives, and leave to it what they cannot do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from castfit.integrate import Integrator, IntegratorOptions
+from castfit.integrate.distributed import lanes_divided
+from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.lanes import Lanes
+from castfit.integrate.repeated_lanes import RepeatedLanes
+from castfit.model.model import Model, symbols
+from tests.integrate.test_integrator import identity_seeds, lotka_volterra
+
+pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+
+GRID = np.linspace(0.0, 1.0, 6)
+
+
+def several(n_u: int = 0) -> Lanes:
+    random = np.random.default_rng(3)
+    return Lanes(
+        start=np.array([0.0, 1.0, 2.0]), duration=np.array([8.0, 5.0, -1.0]), x0=1.0 + 0.1 * random.random((3, 2)),
+        p=1.0 + 0.1 * random.random((3, 4)), u=random.random((3, GRID.size, n_u, 4)) * [1, 0, 0, 0],
+        z0=np.empty((3, 0)), unit=np.full((3, 2), 0.5),
+    )  # fmt: skip
+
+
+def same(found, expected) -> bool:
+    arrays = [name for name, part in vars(expected).items() if isinstance(part, np.ndarray)]
+    others = ("failures", "rescued", "steps")
+    return all(np.array_equal(getattr(found, a), getattr(expected, a), equal_nan=True) for a in arrays) and all(
+        getattr(found, name) == getattr(expected, name) for name in others
+    )
+
+
+def driven() -> Model:
+    x, y, a, b, c, d, u = symbols("x y a b c d u")
+    return Model({x: a * x - b * x * y + u, y: c * x * y - d * y}, parameters=[a, b, c, d], inputs=[u])
+
+
+@pytest.mark.parametrize("model", [lotka_volterra(), driven()], ids=["autonomous", "driven"])
+@pytest.mark.parametrize("watch", [True, False])
+def test_lanes_laid_once_are_integrated_as_others(model, watch):
+    integrator = Integrator(model.system, GRID, IntegratorOptions(watch_sensitivities=watch))
+    assert integrator.stepping is not None
+    lanes = several(len(model.inputs))
+    repeated = RepeatedLanes(integrator, replace(lanes, x0=np.empty((3, 2)), p=np.empty((3, 4))))
+    for factor in (1.0, 1.1, 1.0):
+        given = replace(lanes, x0=factor * lanes.x0, p=factor * lanes.p)
+        here, states = repeated.values(given.x0, given.p)
+        expected = integrator.values(given)
+        assert same(states, expected)
+        seeds = identity_seeds(given)
+        assert same(repeated.sensitivities(here, states, *seeds), integrator.sensitivities(given, expected, *seeds))
+
+
+def test_lanes_that_fail_are_explained_and_rescued_as_others():
+    x, y, a = symbols("x y a")
+    model = Model({x: x**2, y: a * y}, parameters=[a])
+    lanes = Lanes(
+        np.zeros(3), np.full(3, 2.0), np.array([[0.1, 1.0], [1.0, 1.0], [0.2, 1.0]]), np.array([[1.0], [1.0], [2.0]]),
+        np.empty((3, GRID.size, 0, 4)), np.empty((3, 0)),
+    )  # fmt: skip
+    integrator = Integrator(model.system, GRID)
+    here, states = RepeatedLanes(integrator, lanes).values(lanes.x0, lanes.p)
+    expected = integrator.values(lanes)
+    assert [failure.lane for failure in states.failures] == [1]
+    assert same(states, expected)
+    seeds = identity_seeds(lanes)
+    found = RepeatedLanes(integrator, lanes).sensitivities(here, states, *seeds)
+    assert same(found, integrator.sensitivities(lanes, expected, *seeds))
+    assert np.isfinite(found.dx[[0, 2]]).all()
+
+
+def test_lanes_are_left_to_the_integrator_where_threads_share_them_or_nothing_moves():
+    integrator = Integrator(lotka_volterra().system, GRID)
+    lanes = several()
+    repeated = RepeatedLanes(integrator, lanes)
+    with lanes_divided(2):
+        assert same(repeated.values(lanes.x0, lanes.p)[1], integrator.values(lanes))
+    still = replace(lanes, duration=np.array([8.0, 0.0, -1.0]))
+    found = RepeatedLanes(integrator, still).values(lanes.x0, lanes.p)[1]
+    assert same(found, integrator.values(still))
+    assert (found.x[1] == lanes.x0[1]).all()
