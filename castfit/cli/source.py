@@ -11,6 +11,7 @@ import contextlib
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -131,7 +132,12 @@ def _of_file(path: Path, wanted: str) -> Source:
 def _of_petab(path: Path) -> Source:
     from castfit.formats import petab as petab
 
-    return replace(_stated(path.name, petab.load(path)), transcription="single", solver="box")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        problem = petab.load(path)
+    for one in told:
+        sys.stderr.write(f"castfit: {one.message}\n")
+    return replace(_stated(path.name, problem), transcription="single", solver="box")
 
 
 def _stated(label: str, problem: Problem) -> Source:

@@ -492,8 +492,9 @@ class Model:
         meant = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
         return exchanged(expression, {n: s + self.added[n] for n, s in meant.items()})
 
+    @cached_property
     def with_switches(self) -> Model:
-        """Return the model with a parameter, 0 or 1, for everything in it that changes at a time."""
+        """The model with a parameter, 0 or 1, for everything in it that changes at a time; itself without any."""
         said, system = self.said, self.system
         others = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in said.delayed))
         columns, found = switched([_vector(g.values()) for g in said.groups], system.t, others)

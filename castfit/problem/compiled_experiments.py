@@ -31,7 +31,8 @@ from castfit.problem.quantities import Quantity, fixed_value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Mask
+    from castfit.experiment.steady import Rest
 
 
 @brief
@@ -161,7 +162,7 @@ def _condition(
     known = [quantities[j] for j in own]
     link = plans[0].link(said, known)
     if experiment.steady is not None:
-        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1:], known)))
+        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1:], known, graphs)))
     z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
     if follow:
         inner = plans[1].link(said, known, algebraic=given)
@@ -213,21 +214,21 @@ def _guess(value: Any) -> float:
     return 1.0 if isinstance(value, ca.SX) else float(value)
 
 
-def _at_rest(said: Statement, experiment: Experiment, plans: Sequence[_GraphPlan], known: Sequence[Quantity]) -> AtRest:
+def _at_rest(
+    said: Statement, experiment: Experiment, plans: Sequence[_GraphPlan], known: Sequence[Quantity], graphs: _Graphs
+) -> AtRest:
     """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
     model, before = said.model, experiment.before
     inner = plans[0].link(said, known, before=True)
     if before.steady is not None:
-        inner = replace(inner, parts=(*inner.parts, _at_rest(said, before, plans[1:], known)))
+        inner = replace(inner, parts=(*inner.parts, _at_rest(said, before, plans[1:], known, graphs)))
     at = inner.natural(np.array([q.guess for q in known], dtype=float))
     vary = np.zeros(len(model.parameters), dtype=np.bool_)
     vary[inner.free] = True
     inputs = np.array([float(before.inputs[n](before.start)) for n in model.inputs])
     guess = np.array([float(before.initial.get(n, 1.0)) for n in model.algebraic_states])
     p, a = (np.where(np.isfinite(v), v, 1.0) for v in (at.p, at.a))
-    from castfit.experiment.steady import Rest
-
-    rest = Rest.of(model.system, inputs, guess, p, a, vary)
+    rest = graphs.rest(model, inputs, guess, p, a, vary, inner.given & (at.a == 0.0))
     states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
     return AtRest(states + len(model.parameters), states, rest, inner, model.parameters)
 
@@ -335,7 +336,7 @@ def in_time(said: Statement) -> Statement:
     names = tuple(n for n in said.model.states if n in into)
     built = _IN_TIME.get(said.model, lambda _: {})
     if names not in built:
-        found = said.model.with_switches().with_rates(names)
+        found = said.model.with_switches.with_rates(names)
         if found is said.model:
             return said
         built[names] = found
@@ -498,6 +499,7 @@ class _Graphs:
 
     made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
     changes: dict[tuple[Any, ...], StateChange] = field(default_factory=dict[tuple[Any, ...], StateChange])
+    rests: dict[tuple[bytes, ...], Rest] = field(default_factory=dict[tuple[bytes, ...], "Rest"])
     kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
@@ -507,6 +509,15 @@ class _Graphs:
             self.kept.extend([*expressions, *own.values()])
             self.made[key] = Graph.of(expressions, own)
         return self.made[key]
+
+    def rest(self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask) -> Rest:
+        """Return where the model comes to rest: of experiments that begin alike the same, which is found once."""
+        key = tuple(part.tobytes() for part in (u, z_guess, p, a, vary, zero))
+        if key not in self.rests:
+            from castfit.experiment.steady import Rest
+
+            self.rests[key] = Rest.of(model.system, u, z_guess, p, a, vary, zero)
+        return self.rests[key]
 
     def addition(self, model: Model, name: str) -> StateChange:
         """Return the change that adds a row of e to one state."""

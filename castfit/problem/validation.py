@@ -253,7 +253,7 @@ def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[
     assert experiment.steady is not None
     said = experiment.steady
     mistakes: list[str] = []
-    switched = model.with_switches().system  # before the experiment nothing has switched
+    switched = model.with_switches.system  # before the experiment nothing has switched
     if ca.depends_on(ca.vertcat(switched.ode, switched.alg), switched.t):
         mistakes.append("there is no steady state: the model's equations contain the time")
     known = (*model.own_states, *model.algebraic_states)

@@ -196,7 +196,7 @@ def simulate(
             options = integrator or IntegratorOptions()
             case = _model_case(model, asked, options)
             late = bool(model.algebraic_states) and any(u.measured == "after" for u in case.inputs)
-            eventful = happens or late or model.with_switches() is not model
+            eventful = happens or late or model.with_switches is not model
             return _eventful(case, happens) if eventful else _outputs(case)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)

@@ -162,6 +162,52 @@ def test_where_there_is_none_a_sentence_says_why(rates, start, reason):
         cf.steady_state(model)
 
 
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.floats(2.0, 5.0))
+def test_rounding_moves_nothing(seed, decades):
+    """A closed network whose rates lie decades apart is at rest where its last Newton step is rounding."""
+    n, rng = 8, np.random.default_rng(seed)
+    rates = 10.0 ** rng.uniform(0.0, decades, (n, n)) * (1 - np.eye(n))
+    x = ca.SX.sym("x", n)
+    states = [cf.symbols(f"x{i}") for i in range(n)]
+    moved = ca.DM(rates - np.diag(rates.sum(axis=0))) @ ca.vertcat(*states)
+    model = cf.Model(
+        dict(zip(states, ca.vertsplit(moved), strict=True)), initial={states[0]: 1.0} | dict.fromkeys(states[1:], 0.0)
+    )
+    found = cf.steady_state(model)
+    _, _, null = np.linalg.svd(rates - np.diag(rates.sum(axis=0)))
+    assert np.allclose(list(found.states.values()), null[-1] / null[-1].sum(), rtol=1e-8, atol=0)
+    assert len(found.conserved) == 1
+    assert x.numel() == n
+
+
+def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
+    """A complex of a drug that is not there yet neither forms nor decays: it rests at zero."""
+    free, bound, sink, make, lose, bind, dose = cf.symbols("free bound sink make lose bind dose")
+    model = cf.Model(
+        {
+            free: make - lose * free - bind * dose * free,
+            bound: bind * dose * free - 0.3 * bound * free,
+            sink: bound * free,
+        },
+        parameters=[make, lose, bind, dose],
+        initial={free: 1.0, bound: 0.0, sink: 0.0},
+    )
+    values = {"make": 2.0, "lose": 0.5, "bind": 0.7}
+    with pytest.raises(cf.SteadyStateError, match="stands still, but the steady state is not isolated"):
+        cf.steady_state(model, {**values, "dose": 0.0})
+    times = np.linspace(0.5, 6.0, 8)
+    exact = cf.simulate(model, {**values, "dose": 1.0}, times, initial={"free": 4.0, "bound": 0.0, "sink": 0.0})
+    before = cf.steady_state(parameters={"dose": 0.0})
+    experiment = cf.Experiment({"bound": exact["bound"], "sink": exact["sink"]}, time=times, sigma=0.01, initial=before,
+                               parameters={"dose": 1.0})  # fmt: skip
+    problem = cf.Problem(model, experiment, parameters={n: cf.Parameter(1.3 * v, 0.01, 10) for n, v in values.items()})
+    result = cf.fit(problem, "single")
+    assert result.values == pytest.approx(values, rel=1e-4)
+    posed = problem.posed
+    assert jacobian_error(cf.SingleShooting().transcribe(posed, posed.guess), posed.guess) < 1e-5
+
+
 def test_mistakes_are_listed_at_once():
     x, k, t = cf.symbols("x k t")
     moving = cf.Model({x: -k * x + t}, parameters=[k], time=t)

@@ -2,8 +2,10 @@
 
 They are the left null space of the right-hand side, found from its values at random points: the rows of F (N, n_x) are
 f at N points, each divided by its largest entry so that rounding is the same in all, the columns divided by theirs so
-that units of states do not matter.  What F maps to zero is a law.  Gauss-Jordan elimination gives each law a state of
-its own, the *pivot*, with the coefficient 1, and the coefficients of reactions come out as the simple numbers they are.
+that units of states do not matter.  What F maps to zero is a law.  States that begin at zero and stay there, such as
+complexes of a drug that is not given yet, are zero at all points (`idle_states`): each is a law by itself.
+Gauss-Jordan elimination gives each law a state of its own, the *pivot*, with the coefficient 1, and the coefficients of
+reactions come out as the simple numbers they are.
 """
 
 from __future__ import annotations
@@ -39,30 +41,33 @@ class Laws:
         return [_sum(row, names) for row in self.coefficients]
 
 
+def idle_states(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, zero: Mask, vary: Mask) -> Mask:
+    """Find the states (n_x,) that stay at zero whatever the others do: of those that are `zero`, as many as can be.
+
+    They are the largest set whose rates vanish where all of the set is zero; it is found by leaving out what moves.
+    """
+    idle = zero.copy()
+    while idle.any():
+        table = _rates(ode, x, z, p, u, vary=vary, idle=idle)
+        moves = (table != 0.0).any(axis=0) if table.size else np.ones_like(idle)
+        if not (moves & idle).any():
+            break
+        idle &= ~moves
+    return idle
+
+
 def conservation_laws(
-    ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Mask, time: float = 0.0
+    ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Mask, idle: Mask | None = None
 ) -> Laws:
     """Find the linear conservation laws of a right-hand side  (t, x, z, p, u) -> (n_x,).
 
     x, z, p, u are a point, for orders of magnitude; u is held.  A law must hold for all values of the parameters that
-    `vary` (n_p,); the others are held.
+    `vary` (n_p,), while the others are held, and where the states that are `idle` (n_x,) are zero.
     """
     n_x = x.size
-    rng = np.random.default_rng(_SEED)
-    rows: list[Array] = []
-    for _ in range(_TRIES):
-        count = 2 * n_x + 10
-        states = _around(x, rng, count)
-        algebraic = _around(z, rng, count)
-        parameters = np.where(vary, p * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
-        found: Any = ode.map(count)(time, states.T, algebraic.T, parameters.T, np.repeat(u[:, None], count, axis=1))
-        values = np.asarray(found, dtype=float).T
-        rows += [v for v in values if np.isfinite(v).all()]
-        if len(rows) >= count:
-            break
-    if len(rows) < n_x:  # nothing is known
+    table = _rates(ode, x, z, p, u, vary=vary, idle=np.zeros(n_x, dtype=np.bool_) if idle is None else idle)
+    if len(table) < n_x:  # nothing is known
         return Laws(np.zeros((0, n_x)), ())
-    table = np.array(rows)
     table = table[np.abs(table).max(axis=1) > 0.0]
     if table.size == 0:
         return _eliminated(np.eye(n_x), np.ones(n_x))
@@ -72,6 +77,24 @@ def conservation_laws(
     _, singular, vectors = np.linalg.svd(table / size)
     rank = int(np.count_nonzero(singular > _NULL * singular[0]))
     return _eliminated(vectors[rank:], size)
+
+
+def _rates(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Mask, idle: Mask) -> Array:
+    """Return the right-hand side at random points (N, n_x), those at which it can be computed."""
+    rng = np.random.default_rng(_SEED)
+    rows: list[Array] = []
+    count = 2 * x.size + 10
+    usual = np.where(vary & (p == 0.0), 1.0, p)  # what varies is not zero everywhere
+    for _ in range(_TRIES):
+        states = np.where(idle, 0.0, _around(x, rng, count))
+        algebraic = _around(z, rng, count)
+        parameters = np.where(vary, usual * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
+        found: Any = ode.map(count)(0.0, states.T, algebraic.T, parameters.T, np.repeat(u[:, None], count, axis=1))
+        values = np.asarray(found, dtype=float).T
+        rows += [v for v in values if np.isfinite(v).all()]
+        if len(rows) >= count:
+            break
+    return np.array(rows).reshape(len(rows), x.size)
 
 
 def _around(values: Array, rng: np.random.Generator, count: int) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Mask
 
 
 _D = 1.0 / (2.0 + np.sqrt(2.0))
@@ -77,12 +77,14 @@ def march(
     w: Array,
     n_x: int,
     steps: int,
+    idle: Mask,
 ) -> Iterator[SettlingPoint]:
     """Yield the start and what every accepted step leads to; ends where steps fail or their number is used up.
 
     step : (w, h, F(w), W^-1) to what `step_graph` computes;  both : w to F(w) with its Jacobian
     w : (n,) consistent variables, the n_x differential ones first
     steps : how many at most, accepted or not
+    idle : (n_x,) states that stay at zero, where rounding would move them
     """
     mass = np.zeros(w.size)
     mass[:n_x] = 1.0
@@ -101,6 +103,7 @@ def march(
             h *= 0.5
             continue
         new = step(w, h, f0, inverse)
+        new.w[:n_x][idle] = new.error[:n_x][idle] = 0.0
         scale = np.maximum(np.maximum(np.abs(w), np.abs(new.w)), _SMALL * size) + _TINY
         worst = float((np.abs(new.error) / scale).max()) / _TOLERANCE  # NaN is rejected, too
         if worst <= 1.0:

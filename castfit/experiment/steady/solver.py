@@ -23,7 +23,7 @@ import numpy as np
 
 from castfit._support.casadi_functions import Buffered, Built
 from castfit._support.pickling import Picklable
-from castfit.experiment.steady.laws import Laws, conservation_laws
+from castfit.experiment.steady.laws import Laws, conservation_laws, idle_states
 from castfit.experiment.steady.settle import SettlingPoint, SettlingStep, factorised, march, step_graph
 
 if TYPE_CHECKING:
@@ -40,12 +40,15 @@ _solve: Any = np.linalg.solve
 _STEPS = 2000
 _NEWTON = 40
 _EXACT = 1e-13  # of a variable: the last Newton step
+_ROUNDED = 1e-9  # of a variable: the last one, too, where it is smaller than that and does not halve any more
+_STANDS = 1e-9  # of the terms of a rate: what they leave is rounding
 _NEAR = 0.05  # of a variable's magnitude: Newton may move it so far from where integration came
 _TRY = 0.05  # Newton is tried where its first step is smaller than this
 _WAIT = ((1.0, 4), (0.2, 2))  # where that step was larger than so much, it is tried again so many steps later
 _STILL = 1e-12  # relative to the fastest rate: an eigenvalue that is as small is one of the laws' zeros
 _THERE = 1e-7  # of the magnitudes: nearer than that nothing changes any more
 _LOST = 0.1  # of the slowest rate; where Newton's last way makes it slower, it vanishes at the steady state
+_NOT_ISOLATED = "the steady state is not isolated: it depends on more than the conserved sums and parameters"
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class _Functions:
         given, found = self._step.arguments, self._step.results
         given["w"][0], given["h"][0, 0], given["f0"][0], given["inverse"][...] = w, h, f0, inverse
         self._step()
-        return SettlingStep(found["new"][0].copy(), found["error"][0], found["f"][0].copy(), found["j"].copy())
+        return SettlingStep(found["new"][0].copy(), found["error"][0].copy(), found["f"][0].copy(), found["j"].copy())
 
 
 _FUNCTIONS: Built[Rest, _Functions] = Built()
@@ -118,7 +121,7 @@ _LAST: Built[Rest, list[tuple[tuple[bytes, bytes], Resting]]] = Built()
 class Rest(Picklable):
     """Where a model comes to rest under given inputs u (n_u,); z_guess (n_z,).
 
-    `equations` are (t, x, z, p, u) -> (ode, alg).
+    `equations` are (t, x, z, p, u) -> (ode, alg);  `idle` (n_x,) are states that begin and stay at zero.
     """
 
     equations: ca.Function
@@ -126,15 +129,23 @@ class Rest(Picklable):
     z_guess: Array
     laws: Laws
     states: tuple[str, ...]
+    idle: Mask
     time: float = field(default=0.0)
 
     @classmethod
-    def of(cls, system: System, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask) -> Rest:
-        """Set up the equations; p and a are typical values, and laws hold for all values of the parameters `vary`."""
+    def of(
+        cls, system: System, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask | None = None
+    ) -> Rest:
+        """Set up the equations; p and a are typical values, and laws hold for all values of the parameters `vary`.
+
+        zero : (n_x,) the states that always begin at zero
+        """
         ode = system.function("ode", ca.densify(system.ode))
-        laws = conservation_laws(ode, a, z_guess, p, u, vary=vary)
+        begin = np.zeros(a.size, dtype=np.bool_) if zero is None else zero
+        idle = idle_states(ode, a, z_guess, p, u, zero=begin, vary=vary)
+        laws = conservation_laws(ode, a, z_guess, p, u, vary=vary, idle=idle)
         both = system.function("equations", ca.densify(system.ode), ca.densify(system.alg))
-        return cls(both, u, z_guess, laws, system.state_names)
+        return cls(both, u, z_guess, laws, system.state_names, idle)
 
     @property
     def n_x(self) -> int:
@@ -183,7 +194,7 @@ class Rest(Picklable):
             return self._none("no solution of the algebraic equations was found near their guess")
         why, now, waiting = "", None, 0
         with np.errstate(all="ignore"):
-            for now in march(functions.step, functions.both, w, n_x, _STEPS):
+            for now in march(functions.step, functions.both, w, n_x, _STEPS, self.idle):
                 waiting -= 1
                 if waiting > 0:
                     continue
@@ -205,7 +216,7 @@ class Rest(Picklable):
         None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
         """
         unit = np.where(now.size > 0.0, now.size, 1.0)
-        w, rate, jacobian = now.w, now.rate, now.jacobian
+        w, rate, jacobian, before = now.w, now.rate, now.jacobian, np.inf
         for k in range(_NEWTON):
             matrix, residual = self._system(w, rate, jacobian, a)
             solve = factorised(matrix)
@@ -217,8 +228,10 @@ class Rest(Picklable):
                 return None, far
             w = w + step
             rate, jacobian = both(w)
-            if (np.abs(step) <= _EXACT * np.maximum(np.abs(w), 1e-3 * unit)).all():
+            left = float((np.abs(step) / np.maximum(np.abs(w), 1e-3 * unit)).max())
+            if left <= _EXACT or 0.5 * before < left <= _ROUNDED:
                 break
+            before = left
         else:
             return None, np.inf
         moved = float((np.abs(w - now.w) / unit).max())
@@ -229,15 +242,14 @@ class Rest(Picklable):
             values, earlier = self._eigenvalues(jacobian), self._eigenvalues(now.jacobian)
         except np.linalg.LinAlgError:  # of algebraic equations that are singular there
             return None, np.inf
-        size = np.abs(values).max(initial=0.0)
-        if (values.real > _STILL * size).any():
+        size = np.abs(np.concatenate(values)).max(initial=0.0)
+        if (np.concatenate(values).real > _STILL * size).any():
             return None, np.inf
-        moving = self.n_x - len(self.laws.pivots)
-        slowest = [float(np.sort(np.abs(v))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
-        if np.count_nonzero(values.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
-            why = "the steady state is not isolated: it depends on more than the conserved sums and parameters"
-            return self._none(why), moved
-        return Resting(w, matrix, values, now.time), moved
+        active, moving = values[0], self.n_x - len(self.laws.pivots)
+        slowest = [float(np.sort(np.abs(v[0]))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
+        if np.count_nonzero(active.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
+            return self._none(_NOT_ISOLATED), moved
+        return Resting(w, matrix, np.concatenate(values), now.time), moved
 
     def _system(self, w: Array, rate: Array, jacobian: Array, a: Array) -> tuple[Array, Array]:
         """Return G_w and G."""
@@ -248,13 +260,18 @@ class Rest(Picklable):
         residual[pivots] = self.laws.coefficients @ (w[: self.n_x] - a)
         return matrix, residual
 
-    def _eigenvalues(self, jacobian: Array) -> Complex:
-        """Return the eigenvalues along the differential states."""
+    def _eigenvalues(self, jacobian: Array) -> tuple[Complex, Complex]:
+        """Return the eigenvalues along the differential states: those that move, and those that are idle.
+
+        Where the idle ones are zero, the others do not move them: the Jacobian is block triangular.
+        """
         n = self.n_x
         f_x, f_z, g_x, g_z = jacobian[:n, :n], jacobian[:n, n:], jacobian[n:, :n], jacobian[n:, n:]
         along = f_x - f_z @ _solve(g_z, g_x) if g_z.size else f_x
-        found: Any = np.linalg.eigvals(along)
-        return found.astype(complex)
+        parts = (~self.idle, self.idle) if self.idle.any() else (~self.idle,)
+        found: list[Any] = [np.linalg.eigvals(along[np.ix_(part, part)]) for part in parts]
+        active, idle = (part.astype(complex) for part in (*found, np.empty(0))[:2])
+        return active, idle
 
     def _consistent(self, w: Array, both: Callable[[Array], tuple[Array, Array]]) -> Array | None:
         """Solve the algebraic equations at the start."""
@@ -280,6 +297,8 @@ class Rest(Picklable):
         if not (np.isfinite(now.rate).all() and np.isfinite(now.jacobian).all()):
             return f"its rates cannot be computed {_after(now.time)}"
         n = self.n_x
+        if (np.abs(now.rate) <= _STANDS * np.abs(now.jacobian) @ np.abs(now.w)).all():
+            return f"{_after(now.time)} it stands still, but {_NOT_ISOLATED}"
         unit = np.where(now.size[:n] > 0.0, now.size[:n], 1.0)
         i = int(np.argmax(np.abs(now.rate[:n]) / unit))
         growing = np.abs(now.w[:n]) >= 0.999 * now.size[:n]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isinf
 from typing import Any
 
@@ -81,12 +82,17 @@ class Reader:
 
     def _at_begin(self, value: Graph, time: float) -> Graph:
         """Return a value with the model's own initial states, which are the current ones when an experiment begins."""
-        entities = self.entities
-        if not isinstance(value, ca.SX):
+        if not isinstance(value, ca.SX) or value.is_constant():
             return value
+        old, states = self._begin
+        return ca.SX(ca.substitute([value], [old], [ca.vertcat(time, states)])[0])
+
+    @cached_property
+    def _begin(self) -> tuple[ca.SX, ca.SX]:
+        """Time and states that have initial values, and these values."""
+        entities = self.entities
         symbols = [(s, entities.initial[n]) for n, (s, _) in entities.rates.items() if n in entities.initial]
-        old = ca.vertcat(entities.time, *(s for s, _ in symbols))
-        return ca.SX(ca.substitute([value], [old], [ca.vertcat(time, *(ca.SX(v) for _, v in symbols))])[0])
+        return ca.vertcat(entities.time, *(s for s, _ in symbols)), ca.vertcat(*(ca.SX(v) for _, v in symbols))
 
     def _differs(self, name: str, value: Graph) -> bool:
         """Tell whether a constant is not what the model says."""
@@ -151,8 +157,12 @@ def experiments_of(
     observing: Observing,
     entities: Entities,
     put: Constants,
+    notes: list[str],
 ) -> Iterable[Experiment]:
-    """Return what is measured at times, and, apart, what is measured at rest."""
+    """Return what is measured at times, and, apart, what is measured at rest.
+
+    What happens after the last measurement is left out, and noted.
+    """
     at_rest = [d for d in data if isinf(d.row.time)]
     in_time = [d for d in data if not isinf(d.row.time)]
     first = row.during[0] if row.during else Period(0.0, ())
@@ -168,10 +178,18 @@ def experiments_of(
                 initial={n: put(v) for n, v in {**entities.initial, **before.states}.items()},
                 replace={n: v for n, v in initial.items() if n in during.chosen},
             )
+        end = max(d.row.time for d in some)
         events: list[Any] = []
         for period in row.during[1:]:
-            events += _changes(period, plan[period.time], put)
-        events += [_event(e, put) for e in entities.events]  # after a period's changes, where they happen at one time
+            if period.time <= end:
+                events += _changes(period, plan[period.time], put)
+            else:
+                notes.append(f"{label}: its period at {period.time:g} begins after the last measurement, at {end:g}")
+        for event in (_event(e, put) for e in entities.events):  # after a period's changes, where both happen at once
+            if not isinstance(event.time, float) or event.when is not None or event.time <= end:
+                events.append(event)
+            else:
+                notes.append(f"{label}: the event at {event.time:g} comes after the last measurement, at {end:g}")
         series, sigma, noise = _data(some, observing, put)
         own = {**_constants(during, put), **_placeholders(row.name, observing, put)}
         yield Experiment(

@@ -5,7 +5,8 @@ Tables say what is meant by names, the model what its identifiers mean; both bec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
@@ -15,6 +16,7 @@ from typing import Any
 import casadi as ca
 
 from castfit._support.arguments import text
+from castfit._support.progress_line import following, say
 from castfit._support.status import check
 from castfit.experiment.events import symbols_of
 from castfit.experiment.experiment import Experiment, SteadyStart
@@ -31,30 +33,45 @@ from castfit.problem.compiled_problem import PETAB
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 
+_ROUNDED = 1e-9  # relative: values that were written with fewer digits than their bounds
 _DECADE = 10.0  # bounds farther apart than this, both positive, are searched on a logarithmic scale in version 2
 
 
 @dataclass(frozen=True)
 class LoadedProblem:
-    """A problem with the tables that it was made from, and which of its outputs each row measures."""
+    """A problem with the tables that it was made from, and which of its outputs each row measures.
+
+    notes : what of the files does not matter, and was left out
+    outside : nominal values outside of their bounds, in words
+    """
 
     stated: ProblemTables
     observing: Observing
     problem: Problem
+    notes: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
 
-def load(file: str | Path) -> Problem:
+def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     r"""Read a PEtab problem: model, data, conditions, noise, bounds, priors; nominal values are the guesses.
 
     Parameters
     ----------
     file : str or path
         The YAML file of the problem.
+    verbose : {0, 1}, optional
+        0 prints nothing; 1 also says what of the files does not matter, such as events after the last measurement.  By
+        default a terminal shows what is being done where that takes longer than two seconds.
 
     Raises
     ------
     InputError
         Listing every mistake in the files with its file and line, and everything that cannot be expressed.
+
+    Warns
+    -----
+    UserWarning
+        For nominal values outside of their bounds, which stand at the nearer bound.
 
     Examples
     --------
@@ -82,26 +99,37 @@ def load(file: str | Path) -> Problem:
     >>> round(cf.petab.negative_log_likelihood(problem), 4)
     -2.2219
     """
-    return load_tables(file).problem
+    with following(verbose, keep=False) as show:
+        loaded = load_tables(file, show or (lambda text: None))
+    if verbose:
+        for note in loaded.notes:
+            say(f"{note}; it does not matter")
+    if loaded.outside:
+        warnings.warn("; ".join(loaded.outside), UserWarning, stacklevel=2)
+    return loaded.problem
 
 
-def load_tables(file: Any) -> LoadedProblem:
-    """Read a problem, and keep what its tables say."""
+def load_tables(file: Any, show: Callable[[str], object] = lambda text: None) -> LoadedProblem:
+    """Read a problem, and keep what its tables say; `show` is told what is being done."""
     given: Any = file
     if not isinstance(given, (str, Path)):
         check("petab.load", [f"the file is {text(given)}; give the path of a problem's YAML file"])
     overview = read_overview(Path(given))
     mistakes: list[str] = []
+    show("reading the tables")
     stated = (version_1 if overview.version == 1 else version_2).read(overview, mistakes)
-    observing, problem = build(stated, read_entities(stated.model_file, mistakes), mistakes)
-    return LoadedProblem(stated, observing, problem)
+    show("reading the model")
+    return build(stated, read_entities(stated.model_file, mistakes), mistakes, show)
 
 
-def build(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> tuple[Observing, Problem]:
-    """Return what is observed, and the problem; all mistakes, those found before too, are raised at once.
+def build(
+    stated: ProblemTables, entities: Entities, mistakes: list[str], show: Callable[[str], object]
+) -> LoadedProblem:
+    """Return the problem; all mistakes, those found before too, are raised at once.
 
     Raises InputError: listing every mistake with its file and line.
     """
+    show("putting tables and model together")
     naming = name_all(stated, entities, mistakes)
     observing = observe(stated.observables, stated.measurements, naming.known, mistakes)
     reader = Reader(stated, entities, naming, mistakes)
@@ -123,14 +151,29 @@ def build(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> tup
         for said in prior.mistakes()
     ]
     check("petab.load", mistakes)
+    notes: list[str] = []
     experiments = [
         made
         for row in stated.experiments
-        for made in experiments_of(row, plans[row.name], data[row.name], observing, entities, put)
+        for made in experiments_of(row, plans[row.name], data[row.name], observing, entities, put, notes)
     ]
     used = {*model.parameters, *_inside(experiments)} - {*naming.targets}
     parameters = {n: _parameter(row, stated.version) for n, row in naming.table.items() if n in used}
-    return observing, Problem(model, experiments, parameters=parameters).measured_by(PETAB)
+    show(f"compiling experiments: {len(experiments)}, states: {len(model.states)}")
+    problem = Problem(model, experiments, parameters=parameters).measured_by(PETAB)
+    return LoadedProblem(stated, observing, problem, tuple(notes), _outside(stated.parameters))
+
+
+def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
+    """Say which nominal values of what is estimated lie outside of their bounds, but for rounding."""
+    return tuple(
+        f"{row.where}: '{row.name}' has the nominalValue {row.nominal:g} outside of its bounds, {row.lower:g} to "
+        f"{row.upper:g}; it starts at the nearer one"
+        for row in rows
+        if row.estimated and row.nominal is not None
+        for slack in [_ROUNDED * abs(row.nominal)]
+        if not row.lower - slack <= row.nominal <= row.upper + slack
+    )
 
 
 def _model(entities: Entities, naming: Naming, observing: Observing, put: Constants, mistakes: list[str]) -> Model:

@@ -190,17 +190,9 @@ def parameter(
             mistakes.append(f"{where} has the bounds {lower:g} and {upper:g}; give lowerBound <= upperBound")
         elif scale != LIN and row.text("lowerBound") and not lower > 0:
             mistakes.append(f"{where} has the lowerBound {lower:g}; on the scale {scale} it must be positive")
-        elif nominal is not None and not _within(nominal, lower, upper):
-            bounds = f"{lower:g} to {upper:g}"
-            mistakes.append(f"{where} has the nominalValue {nominal:g} outside of its bounds, {bounds}; change either")
     elif nominal is None:
         mistakes.append(f"{where} is not estimated and has no nominalValue; give one")
     return ParameterRow(row.where, name, scale, lower, upper, nominal, estimated, prior, row.text("parameterName"))
-
-
-def _within(value: float, lower: float, upper: float) -> bool:
-    slack = 1e-9 * abs(value)  # of values that were written with fewer digits than their bounds
-    return lower - slack <= value <= upper + slack
 
 
 def prior(row: TsvRow, kind: str, column: str, allowed: Mapping[str, int], mistakes: list[str]) -> PriorEntry | None:

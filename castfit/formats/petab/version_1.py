@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -87,7 +87,7 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         overview.file,
         1,
         overview.model,
-        tuple(_parameter(row, mapping.get(name, name), mistakes) for name, row in parameters.items()),
+        tuple(_parameter(row, mapping.get(name, name), observables, mistakes) for name, row in parameters.items()),
         tuple(_observable(row, name, mistakes) for name, row in observables.items()),
         {name: _changes(row, mistakes) for name, row in conditions.items()},
         tuple(dict.fromkeys(experiments)),
@@ -96,7 +96,7 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     )
 
 
-def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
+def _parameter(row: TsvRow, name: str, observables: Container[str], mistakes: list[str]) -> ParameterRow:
     scale = choice(row, "parameterScale", _SCALES, LIN, mistakes)
     if not row.text("parameterScale"):
         mistakes.append(f"{row.where}: parameterScale is empty; choose lin, log or log10")
@@ -105,7 +105,8 @@ def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
     known = prior(row, kind, "objectivePriorParameters", _PRIORS, mistakes) if kind and estimated else None
     if numbers and not kind:
         mistakes.append(f"{row.where}: objectivePriorParameters is given, but no objectivePriorType; give both")
-    if re.match(r"(observable|noise)Parameter\d+_", name):
+    placeholder = re.match(r"(?:observable|noise)Parameter\d+_(.+)", name)
+    if placeholder and placeholder[1] in observables:
         mistakes.append(f"{row.where}: '{name}' is a placeholder, which measurements fill; take it out of this table")
     found = parameter(row, name, scale, estimated, known, mistakes)
     return replace(found, begins=_begins(row, found, mistakes))

@@ -80,7 +80,6 @@ def test_every_table_at_once(tmp_path):
         "parameters.tsv, line 5: 'A0' is estimated, but has no lowerBound",
         "parameters.tsv, line 5: 'A0' is estimated, but has no upperBound",
         "parameters.tsv, line 6: 'dose' has the lowerBound -1; on the scale log10 it must be positive",
-        "parameters.tsv, line 7: 'far' has the nominalValue 1e+09 outside of its bounds",
         "parameters.tsv, line 8: 'nowhere' is not estimated and has no nominalValue",
         "parameters.tsv, line 9: the prior 'norml' is unknown: did you mean 'normal'?",
         "parameters.tsv, line 10: objectivePriorParameters is '1'; the prior 'normal' takes 2 numbers",

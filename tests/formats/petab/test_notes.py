@@ -1,0 +1,67 @@
+"""What of a problem's files does not matter, or is no mistake: it loads, and says so where asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit import cli
+from tests.formats.petab.writing import DECAY, parameter, write
+
+pytest.importorskip("petab")
+pytest.importorskip("antimony")
+LATE = DECAY.replace("end\n", "  at (time >= 3): k = 5 * k\n  at (time >= 50): A = 9\nend\n")
+
+
+def test_events_after_the_last_measurement_do_not_matter(tmp_path, capsys):
+    path = write(tmp_path, LATE, parameters=[parameter("A0", 2.0)])
+    problem = cf.petab.load(path)
+    assert capsys.readouterr().out == ""
+    cf.petab.load(path, verbose=1)
+    assert "c: the event at 50 comes after the last measurement, at 4; it does not matter" in capsys.readouterr().out
+    (condition,) = problem.conditions
+    assert len(condition.schedule.instants) == 1
+    before, after = 2 * np.exp(-0.3 * np.array([1.0, 2.0])), 2 * np.exp(-0.3 * 3 - 1.5)
+    expected = np.array([*before, after])
+    values = np.array([1.3, 0.9, 0.5])
+    density = 0.5 * ((values - expected) / 0.1) ** 2 + 0.5 * np.log(2 * np.pi * 0.01)
+    assert cf.petab.negative_log_likelihood(problem) == pytest.approx(density.sum(), abs=1e-6)
+
+
+def test_periods_after_the_last_measurement_do_not_matter(tmp_path, capsys):
+    rows = [{"observableId": "y", "experimentId": "e", "measurement": 1.3, "time": t} for t in (1, 2)]
+    path = write(
+        tmp_path,
+        version=2,
+        conditions=[{"conditionId": "late", "targetId": "A", "targetValue": 7}],
+        experiments=[
+            {"experimentId": "e", "time": 0, "conditionId": ""},
+            {"experimentId": "e", "time": 9, "conditionId": "late"},
+        ],
+        measurements=rows,
+    )
+    problem = cf.petab.load(path, verbose=1)
+    assert "e: its period at 9 begins after the last measurement, at 2" in capsys.readouterr().out
+    assert not problem.conditions[0].schedule.instants
+
+
+def test_nominal_values_outside_their_bounds_are_a_warning(tmp_path, capsys):
+    path = write(tmp_path, parameters=[parameter("k", 0.4, upperBound=0.39), parameter("A0", 2.0)])
+    said = r"parameters.tsv, line 2: 'k' has the nominalValue 0.4 outside of its bounds, 0.0001 to 0.39"
+    with pytest.warns(UserWarning, match=said):
+        problem = cf.petab.load(path)
+    assert problem.to_natural(problem.guess).tolist() == pytest.approx([0.39, 2.0])
+    assert cli.main(["fit", str(path)]) == 0
+    assert "castfit: parameters.tsv, line 2: 'k' has the nominalValue 0.4" in capsys.readouterr().err
+
+
+def test_a_placeholder_is_one_of_an_observable_that_exists(tmp_path):
+    """Else it is a parameter with a strange name."""
+    observables = [{"observableId": "y", "observableFormula": "A", "noiseFormula": "noiseParameter2_other"}]
+    problem = cf.petab.load(
+        write(
+            tmp_path, observables=observables, parameters=[parameter("k", 0.4), parameter("noiseParameter2_other", 0.1)]
+        )
+    )
+    assert problem.names == ("k", "noiseParameter2_other")
