@@ -15,6 +15,7 @@ from castfit.model.functions import *  # noqa: F403 - the functions of symbols, 
 
 if TYPE_CHECKING:
     from castfit import noise, petab, plots, priors, problems, sbml
+    from castfit.densities.noise.correlation import correlated, covariance
     from castfit.densities.noise.models import (
         Cauchy,
         Gaussian,
@@ -173,6 +174,8 @@ __all__ = [
     "conserved",
     "consistent",
     "contours",
+    "correlated",
+    "covariance",
     "coverage",
     "delay",
     "doctor",
@@ -261,6 +264,8 @@ def _home(name: str) -> Any:
             from castfit.densities.noise import models as home
         case "LogNormal" | "NegativeBinomial" | "Poisson" | "SoftL1" | "StudentT":
             from castfit.densities.noise import models as home
+        case "correlated" | "covariance":
+            from castfit.densities.noise import correlation as home
         case "unknown":
             from castfit.densities.noise import unknown as home
         case "Normal" | "lasso" | "tikhonov":

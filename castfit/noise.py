@@ -1,6 +1,7 @@
 """Noise: how measured values scatter about predictions; the home of densities that exist as priors, too."""
 
 from castfit._support.public_names import publish as _publish
+from castfit.densities.noise.correlation import correlated, covariance
 from castfit.densities.noise.models import (
     Cauchy,
     Gaussian,
@@ -26,7 +27,11 @@ __all__ = [
     "Poisson",
     "SoftL1",
     "StudentT",
+    "correlated",
+    "covariance",
     "unknown",
 ]
 
-_publish(__name__, ["unknown"], globals())  # functions have doors; classes keep the short name
+_publish(
+    __name__, ["correlated", "covariance", "unknown"], globals()
+)  # functions have doors; classes keep the short name

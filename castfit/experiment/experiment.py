@@ -489,6 +489,8 @@ class Experiment(Picklable):
             values[rows, j] = y.ravel()
             if self.sigma is not None and name in self.sigma:
                 sigma[rows, j] = self.sigma[name].ravel()
+            if getattr(getattr(self.noise.get(name), "correlation", None), "unknown", False):
+                sigma[rows, j] = float(np.nanstd(y)) or 1.0  # in whose units unknown("joint") begins
         measured = np.isfinite(values).any(axis=1)
         values, sigma = values[measured], sigma[measured]
         return Points(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))

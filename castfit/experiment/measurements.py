@@ -17,6 +17,7 @@ from castfit._support.status import suggest, unknown_names
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
+from castfit.experiment.correlated_errors import is_dependent, misplaced, read_dependence, with_dependence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -270,7 +271,9 @@ class NoiseSpec:
 
 def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> NoiseSpec:
     """Read what was given as `sigma` and as `noise`."""
-    models = _models(noise, series, mistakes)
+    models, dependent = _models(noise, series, mistakes), dict[str, Any]()
+    if is_dependent(sigma, series):
+        sigma, dependent = read_dependence(sigma, series, mistakes)
     spreads = {n: m.sigma for n, m in models.items() if _is_spread(m.sigma)}
     numbers = {n: m.sigma for n, m in models.items() if m.sigma is not None and not _is_spread(m.sigma)}
     twice = {*spreads, *numbers}
@@ -313,7 +316,7 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
         if spread is not None and model is not None:
             mistakes += [f"noise of '{name}': {m}" for m in model.spread_mistakes()]
         out[name] = replace(Gaussian() if model is None else model, sigma=spread)
-    return NoiseSpec(deviations, out)
+    return NoiseSpec(deviations, with_dependence(out, dependent, mistakes) if dependent else out)
 
 
 def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> dict[str, Noise]:
@@ -328,6 +331,8 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
         elif not isinstance(model, Noise):
             write = f"{model.__name__}()" if isinstance(model, type) else "a noise model such as StudentT(df=4)"
             mistakes.append(f"noise of '{name}' is {text(model)}; give {write}")
+        elif misplaced(model):
+            mistakes.append(f"noise of '{name}': errors that depend on each other are said by sigma= of the experiment")
         elif wrong := model.option_mistakes():
             mistakes += [f"noise of '{name}': {m}" for m in wrong]
         else:

@@ -25,7 +25,7 @@ from castfit.fit.attempt import FitRun, started_from
 from castfit.fit.build_result import estimate, reproduced
 from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
-from castfit.fit.refinement import FitQuestion, solved
+from castfit.fit.refinement import FitQuestion, RefinedFit, solved
 from castfit.fit.start import Origin
 from castfit.fit.strategies import never_above_start, search
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
@@ -40,9 +40,6 @@ from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.fit.delay_refinement import DelayNodes
-    from castfit.fit.laplace_kinks import LaplaceKinks
-    from castfit.fit.smoothing_weights import SmoothnessWeights
     from castfit.fit.start.decomposition.search import Decomposed
     from castfit.fit.start.soft_start import SoftStart
 
@@ -207,13 +204,17 @@ def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:
     return found + ([] if known else [f"start is {text(start)}; give values by name, or a result of the same model"])
 
 
-def _refinements(problem: Posed, *, verify: bool) -> list[type[DelayNodes | SmoothnessWeights | LaplaceKinks]]:
+def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
     """Return what is found out by fitting again, the outermost first."""
-    found: list[type[DelayNodes | SmoothnessWeights | LaplaceKinks]] = []
+    found: list[type[RefinedFit]] = []
     if problem.model.adaptive and verify:
         from castfit.fit.delay_refinement import DelayNodes
 
         found.append(DelayNodes)
+    if problem.correlations:
+        from castfit.fit.correlated_errors import CorrelatedErrors
+
+        found.append(CorrelatedErrors)
     if any(term.chosen for term in problem.smooth):
         from castfit.fit.smoothing_weights import SmoothnessWeights
 

@@ -52,6 +52,8 @@ def noisy_mistakes(problem: Posed) -> list[str]:
         found.append(f"{said} it can have no delays; write them as a linear chain of states")
     if model.memories:
         found.append(f"{said} outputs cannot be per_interval, interval_mean or relative_to_first; use plain outputs")
+    if problem.correlations:
+        found.append(f"{said} errors of measurement are independent; write what is alike in them as a state with noise")
     if any(term.chosen for term in problem.smooth):
         found.append(f"{said} smoothness='auto' is not chosen; give a number, or write the input as a state with noise")
     for c in problem.conditions:

@@ -24,6 +24,7 @@ from castfit.plots._canvas import (
 )
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._scales import owner
+from castfit.result.residuals import whitened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.residuals(result)
     """
     found, table = result.diagnostics, result.residual_table()
-    residual = result.normalised_residuals
+    residual = whitened(owner(result).posed, result.normalised_residuals)
     posed = owner(result).posed
     outputs = [output for output in posed.outputs if output in found.outputs][:_MOST_OUTPUTS]
     experiments = list(dict.fromkeys(table["experiment"].tolist()))

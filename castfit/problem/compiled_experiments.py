@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Mask
+    from castfit.densities.noise.correlation import WhitenedErrors
     from castfit.experiment.steady import Rest
 
 
@@ -70,6 +71,15 @@ class Condition:
     def end(self) -> float:
         """The last measured or watched time."""
         return max(float(self.points.times[-1]), float(self.watched.max(initial=-np.inf)))
+
+    def whitening(self, outputs: Sequence[str]) -> WhitenedErrors | None:
+        """Return what makes errors independent, of the values by time and output; None where they are."""
+        of = [None if o is None else getattr(o.noise, "correlation", None) for o in self.observed]
+        if not any(of):
+            return None
+        from castfit.densities.noise.correlation import whitening
+
+        return whitening(self.points.times, self.points.mask, outputs, of)
 
     @cached_property
     def times(self) -> Array:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
+    from castfit.densities.noise.correlation import CorrelationEstimates
 
 
 CHI2, LIKELIHOOD, PETAB = "chi2", "-2 log L", "PEtab's objective"
@@ -374,6 +375,32 @@ class Posed:
                 replace(c, observed=tuple(o and replace(o, group=group) for o in c.observed)) for c in self.conditions
             ),
         )
+
+    def with_errors(self, found: CorrelationEstimates | None) -> Posed:
+        """Return the problem with numbers for what is unknown of how errors depend on each other.
+
+        Without any, errors are independent.
+        """
+        from castfit.densities.noise.correlation import known
+
+        def numbers(c: Condition) -> Condition:
+            sigma, observed = c.points.sigma.copy(), list(c.observed)
+            for j, (name, of) in enumerate(zip(self.outputs, c.observed, strict=True)):
+                correlation = None if of is None else getattr(of.noise, "correlation", None)
+                if of is None or correlation is None:
+                    continue
+                observed[j] = replace(of, noise=replace(of.noise, correlation=found and known(correlation, found)))
+                if getattr(correlation, "unknown", False) and found:
+                    sigma[:, j] = found.deviation(name)
+            return replace(c, observed=tuple(observed), points=replace(c.points, sigma=sigma))
+
+        return replace(self, conditions=tuple(numbers(c) for c in self.conditions))
+
+    @cached_property
+    def correlations(self) -> tuple[Any, ...]:
+        """What is said of how errors depend on each other, per experiment and output."""
+        said = (getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None)
+        return tuple(one for one in said if one is not None)
 
     def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""

@@ -82,7 +82,7 @@ def _question(posed: Posed) -> dict[str, str]:
         "model": digest(names, *_graph(equations)),
         **{
             f"data of '{c.name}'": digest(
-                c.points.times, c.points.values, c.points.sigma, *unknown, *_noise(posed, c, graphs)
+                c.points.times, c.points.values, _sigma(c), *unknown, *_noise(posed, c, graphs)
             )
             for c in posed.conditions
         },
@@ -92,10 +92,19 @@ def _question(posed: Posed) -> dict[str, str]:
     }
 
 
+def _sigma(condition: Condition) -> Any:
+    """Return standard deviations, without those that were estimated with a covariance."""
+    joint = [getattr(getattr(o and o.noise, "correlation", None), "unknown", False) for o in condition.observed]
+    return np.where(joint, 1.0, condition.points.sigma) if any(joint) else condition.points.sigma
+
+
 def _noise(posed: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
     """List what is said of an experiment's noise beyond standard deviations; graphs that were made are kept."""
     parts: list[Any] = []
     for name, of in zip(posed.outputs, condition.observed, strict=True):
+        correlation = None if of is None else getattr(of.noise, "correlation", None)
+        if correlation is not None:  # not the numbers that were estimated
+            parts += [name, "correlated", getattr(correlation, "label", "") or repr(correlation)]
         if of is None or (of.weighted and (of.group < 0 or posed.groups[of.group] == "")):
             continue
         if id(of.noise) not in graphs:

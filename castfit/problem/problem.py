@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
+    from castfit.densities.noise.correlation import CorrelationEstimates
     from castfit.problem.prior_rows import PriorRows
 
 
@@ -335,6 +336,11 @@ def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
     open_ = {term.label for term in problem.posed.smooth if term.chosen}
     found = {n: w for n, w in weights.items() if n in open_}
     return problem.smoothed(found) if found else problem
+
+
+def with_correlations(problem: Posable, found: CorrelationEstimates | None) -> Posable:
+    """Return the problem with numbers for how errors depend on each other, where these were to be estimated."""
+    return problem.posed.with_errors(found) if found and (found.times or found.joint) else problem
 
 
 def kind_mistakes(problem: Any) -> list[str]:

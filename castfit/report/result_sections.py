@@ -225,7 +225,7 @@ def residuals(result: Result, figures: Figures) -> Markup:
     heads = ("experiment", "output", ">time", ">measured", ">model", ">residual / σ")
     chance = f"{result.goodness.p_value:.2g}" if np.isfinite(result.goodness.p_value) else ""
     return joined(
-        tag("p", found.sentence),
+        tag("p", f"{found.sentence} {found.remedy}".strip()),
         figures.add(
             lambda: plots.residuals(result),
             "Residuals in time, against the size of the prediction, against the quantiles of a normal distribution, "

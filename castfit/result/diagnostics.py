@@ -194,6 +194,7 @@ class Diagnostics:
     influential : values that the estimates hang on, the most influential first
     chi2 : of the size of all residuals: chi2 per degree of freedom, where standard deviations are known
     at_jumps : of which input the jumps are in the residuals, in words
+    correlated : whether the fit knows of errors that depend on each other; what is tested is then what is new in each
     """
 
     outputs: Mapping[str, Checks]
@@ -204,6 +205,15 @@ class Diagnostics:
     influential: tuple[Influential, ...] = ()
     chi2: Check = _UNSIZED
     at_jumps: str = ""
+    correlated: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """What to try where neighbouring residuals are, or may be, alike; nothing where they are not."""
+        if not any(c.autocorrelation.found and c.autocorrelation.number > 0.0 for c in self.outputs.values()):
+            return ""
+        said = "If no better model is known: noise in its equations, cf.Model(..., noises=[w]), where it errs"
+        return f"{said}." if self.correlated else f"{said}; sigma=cf.correlated(time=cf.unknown()) where data drift."
 
     @property
     def suspicious(self) -> bool:

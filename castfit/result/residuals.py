@@ -15,7 +15,7 @@ import scipy
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
     from castfit.solve.staged import Evaluation, StagedProblem
@@ -50,7 +50,7 @@ class Seen:
         predictions, spreads, residuals = parts
         observed = [c.observed[j] for c in problem.conditions for j in np.nonzero(c.points.mask)[1]]
         known = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
-        factor = known[np.array([-1 if of is None else of.group for of in observed])]
+        factor = known[groups(problem)]
         deviations = np.empty(spreads.size)
         kinds = np.array([-1 if of is None else id(of.noise) for of in observed])
         order = np.argsort(kinds, kind="stable")
@@ -118,6 +118,28 @@ def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
                 columns = (table[name][of] for name in ("normalised", "prediction", "sigma", "value"))
                 out[of] = observed.noise.scores(*columns)
         begin += output.size
+    return out
+
+
+def groups(posed: Posed) -> Index:
+    """Return the number of the sigma that each value shares and that is eliminated, (n_data,); -1 if none is."""
+    observed = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
+    return np.array([-1 if of is None else of.group for of in observed], dtype=np.intp)
+
+
+def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
+    """Return normalised residuals (n_data,) of errors that depend on each other as what is new in each value.
+
+    With `undo` what is new becomes such residuals.
+    """
+    if not problem.correlations:
+        return normalised
+    out, begin = normalised.copy(), 0
+    for condition in problem.conditions:
+        own = slice(begin, begin + int(condition.points.mask.sum()))
+        found, begin = condition.whitening(problem.outputs), own.stop
+        if found is not None:
+            out[own] = found.coloured(out[own]) if undo else found.W @ out[own]
     return out
 
 

@@ -23,11 +23,12 @@ from castfit._support.status import InputError, Status, check, suggest
 from castfit._support.text_tables import aligned, rounded
 from castfit._support.views import views
 from castfit._support.whole_files import write_whole
+from castfit.densities.noise.correlation import CorrelationEstimates
 from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
 from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, PETAB
 from castfit.problem.observables import called_now
-from castfit.problem.problem import Posable, kind_mistakes, with_nodes, with_smoothness
+from castfit.problem.problem import Posable, kind_mistakes, with_correlations, with_nodes, with_smoothness
 from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
@@ -36,7 +37,7 @@ from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
 from castfit.result.jump_residuals import residuals_at_jumps
-from castfit.result.residuals import Seen, residual_table, scores
+from castfit.result.residuals import Seen, residual_table, scores, whitened
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Nodes, Times, predict
 
@@ -160,6 +161,9 @@ class Result:
     effective : dict
         Effective degrees of freedom of each smooth estimated input, in all experiments together: how many of its
         values the data determine.
+    errors : CorrelationEstimates or None
+        How errors of measurement depend on each other, where that is unknown: ``times`` by output, and the `covariance`
+        of the outputs `joint`; None where all errors are independent.
     confidence_level : float
         Confidence level of the intervals in the table.
     transcription, solver : str
@@ -248,6 +252,7 @@ class Result:
     inflation: float = 1.0
     smoothness: dict[str, float] = field(default_factory=dict[str, float])
     effective: dict[str, float] = field(default_factory=dict[str, float])
+    errors: CorrelationEstimates | None = None
     confidence_level: float
     transcription: str
     solver: str
@@ -692,7 +697,7 @@ class Result:
                 f"the {what} differs from that of the result; give the problem that was fitted" for what in other
             ]
         check("with_problem", mistakes)
-        return replace(self, problem=with_smoothness(problem, self.smoothness))
+        return replace(self, problem=with_smoothness(with_correlations(problem, self.errors), self.smoothness))
 
     def answering(self, problem: Posable) -> Result:
         """Return the result with the problem that it is known to answer; see `with_problem` where that is not known."""
@@ -927,7 +932,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     table = result.residual_table()
     models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
     found = _influence(result)
-    table["normalised"] = scores(posed, table)
+    table["normalised"] = whitened(posed, scores(posed, table))
     said = diagnose(
         table,
         dof=result.dof,
@@ -941,7 +946,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
         goodness=result.goodness,
         chi2=result.chi2,
     )
-    return replace(said, at_jumps=residuals_at_jumps(said.outliers, table, posed))
+    return replace(said, at_jumps=residuals_at_jumps(said.outliers, table, posed), correlated=bool(posed.correlations))
 
 
 def _influence(result: Result) -> Influence | None:
@@ -959,7 +964,9 @@ def _influence(result: Result) -> Influence | None:
         factor = np.where(result.normalised_residuals != 0.0, result.residuals / result.normalised_residuals, np.nan)
     rows = result.jacobian[:n] / factor[:, None]
     dof = np.inf if result.absolute_sigma else float(result.dof)
-    return influence(result.normalised_residuals, rows, result.root, leverage, result.rank, dof)
+    r = result.normalised_residuals
+    r = r if result.problem is None else whitened(result.problem.posed, r)
+    return influence(r, rows, result.root, leverage, result.rank, dof)
 
 
 def _hat(result: Result) -> Array | None:
@@ -1026,7 +1033,7 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
             for name, weight in result.smoothness.items()
         ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *(_unjudged(result) if found is None else found.sentences),
+        *(_unjudged(result) if found is None else (*found.sentences, *([found.remedy] if found.remedy else []))),
         _determination(result, wrong),
         *(f"  {combination}" for combination in result.identifiability.combinations),
         *_held(result),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
@@ -222,6 +222,8 @@ class HessianMap:
         for chain in layout.chains if scalar else ():
             both = np.concatenate([_stage_positions(chain)[:-1], chain.nodes[1:]], axis=1)
             places.append(_outer(both, both))
+        self._coupled = [_coupled_places(layout, chain) for chain in layout.chains if chain.whitening is not None]
+        places += [divmod(keys, layout.n_v) for keys in self._coupled]
         theta = np.arange(layout.n_theta)[None]
         places.append(_outer(theta, theta) if of_theta is None else of_theta)
         row = np.concatenate([r for r, _ in places])
@@ -232,11 +234,43 @@ class HessianMap:
         self._units = scale[row] * scale[column]
         self.sparsity = self._scatter.sparsity
 
+    def coupled(self, layout: Layout, jacobians: Sequence[Jacobians], weight: Array) -> list[Array]:
+        """Return the entries of R^T W^T D W R of chains whose errors depend on each other across stages."""
+        own = [(c, j) for c, j in zip(layout.chains, jacobians, strict=True) if c.whitening is not None]
+        out: list[Array] = []
+        for keys, (chain, j) in zip(self._coupled, own, strict=True):
+            R = chain.whitening @ _sparse_rows(layout, chain, np.concatenate([j.R_s, j.R_w, j.R_q], axis=2))
+            found = (R.T @ (R * weight[chain.group].reshape(-1, 1))).tocoo()
+            entries = np.zeros(keys.size)
+            at: Index = np.searchsorted(keys, np.asarray(found.row * layout.n_v + found.col, dtype=np.int64))
+            np.add.at(entries, at, found.data)
+            out.append(entries)
+        return out
+
     def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array, squares: Sequence[Array] = ()) -> Array:
-        """Place the blocks of all chains, of squared gaps, and what is over theta: a matrix, or its entries."""
+        """Place the blocks of all chains, of squared gaps, coupled ones, and what is over theta: all, or entries."""
         pieces = [part.ravel() for block in blocks for part in block] + [block.ravel() for block in squares]
         flat = np.concatenate([*pieces, prior.ravel()])
         return self._scatter(flat[self._upper] * self._units)
+
+
+def _sparse_rows(layout: Layout, chain: Chain, R: Array) -> Any:
+    """Return the rows of one chain with their blocks R (K, n_r, m) in place, sparse (K n_r, n_v)."""
+    from scipy.sparse import csr_array
+
+    K, n_r, m = R.shape
+    columns = np.repeat(_stage_positions(chain), n_r, axis=0)
+    real = chain.row_mask.ravel()
+    rows = np.repeat(np.flatnonzero(real), m)
+    return csr_array((R.reshape(K * n_r, m)[real].ravel(), (rows, columns[real].ravel())), shape=(K * n_r, layout.n_v))
+
+
+def _coupled_places(layout: Layout, chain: Chain) -> Index:
+    """Return where rows that depend on each other couple variables, as row * n_v + column, in order."""
+    ones = np.ones((*chain.row_mask.shape, chain.n_s + chain.inner.shape[1] + chain.n_q))
+    R = abs(chain.whitening) @ _sparse_rows(layout, chain, ones)
+    found = (R.T @ R).tocoo()
+    return np.unique(found.row.astype(np.intp) * layout.n_v + found.col)
 
 
 def gauss_newton_blocks(layout: Layout, jacobians: Sequence[Jacobians], weight: Array) -> list[tuple[Array, Array]]:
@@ -244,7 +278,8 @@ def gauss_newton_blocks(layout: Layout, jacobians: Sequence[Jacobians], weight: 
     out: list[tuple[Array, Array]] = []
     for chain, j in zip(layout.chains, jacobians, strict=True):
         R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
-        weighted = R * weight[chain.group][:, :, None]
+        here = weight[chain.group] if chain.whitening is None else np.zeros(chain.group.shape)  # see HessianMap.coupled
+        weighted = R * here[:, :, None]
         out.append((weighted.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
     return out
 
@@ -270,7 +305,7 @@ def cost_gradient(layout: Layout, linear: Linearization, weight: Array) -> Array
     gradient = np.zeros(layout.n_v)
     gradient[: layout.n_theta] = weight[-1] * (linear.prior_jacobian.T @ linear.prior)
     for chain, values, j in zip(layout.chains, linear.values, linear.jacobians, strict=True):
-        r = values.r * weight[chain.group]
+        r = chain.unwhitened(values.r * weight[chain.group])
         gradient[chain.nodes] += np.einsum("kr,krs->ks", r, j.R_s)
         gradient[chain.inner] += np.einsum("kr,krw->kw", r, j.R_w)
         gradient[chain.theta] += np.einsum("kr,krq->q", r, j.R_q)

@@ -285,7 +285,10 @@ def condense(
         )
         n_x += nodes.kept.size * chain.n_s
     kept = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
-    residuals = [(part.columns, part.follow(part.stages.R_s, part.stages.R_q)[part.chain.row_mask]) for part in parts]
+    residuals = [
+        (part.columns, part.chain.whitened(part.follow(part.stages.R_s, part.stages.R_q))[part.chain.row_mask])
+        for part in parts
+    ]
     path = [(part.columns, _flat(part.follow(part.stages.C_s, part.stages.C_q))) for part in parts]
     return Condensed(
         layout,
@@ -380,6 +383,7 @@ def _chain_multipliers(
     chain, j, p = part.chain, part.jacobians, residuals.shape[1]
     r = np.zeros((*chain.row_mask.shape, p))
     r[chain.row_mask] = residuals
+    r = chain.unwhitened(r)
     mu = np.zeros((chain.n_stages, chain.n_c, p)) if path is None else path.reshape(chain.n_stages, chain.n_c, p)
     # Gradients in w and s, that in s with w eliminated.
     in_w = _t(j.R_w) @ r + _t(j.C_w) @ mu
@@ -421,7 +425,8 @@ def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluati
     path: list[Array] = []
     rows = rows_in_units(layout, evaluation, sigma)
     for part, values, own in zip(parts, evaluation.values, rows, strict=True):
-        r = own + _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
+        moved = _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
+        r = own + part.chain.whitened(moved)
         c = values.c + _apply(part.jacobians.C_w, part.h) + _apply(part.stages.C_s, part.g)
         residuals.append(r[part.chain.row_mask])
         path.append(c.ravel())

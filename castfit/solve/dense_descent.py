@@ -194,6 +194,6 @@ class _Staged:
         for chain, values, j, measured in parts:
             u.append(values.r.ravel()[measured])
             wide = np.zeros((u[-1].size, n))
-            wide[:, chain.theta] = j.R_q.reshape(measured.size, -1)[measured]
+            wide[:, chain.theta] = chain.whitened(j.R_q).reshape(measured.size, -1)[measured]
             E.append(wide)
         return DenseRows(at.v, at.cost, at.half_square, np.concatenate(u), np.concatenate(E))

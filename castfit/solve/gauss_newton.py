@@ -192,13 +192,15 @@ class GaussNewton:
 
     def course(self, ledger: Ledger) -> Course:
         """Return all states of a solve, those of other tries included where this way leads nowhere."""
+        # Softened problems see stages one by one, so only errors that are independent; those are fitted first.
+        soft = self.homotopy != "never" and not ledger.staged.layout.correlated
         return Course(
             ledger,
             self.init(ledger),
             self.step,
             self.max_iter,
-            rescued=self.homotopy != "never" and self._control.rescued,
-            always=self.homotopy == "always",
+            rescued=soft and self._control.rescued,
+            always=self.homotopy == "always" and soft,
             roughly=self._searches(ledger),
         )
 

@@ -580,6 +580,8 @@ class _IpoptRun:
         if self._known is not None:
             layout, of = self.staged.layout, self.rows.multipliers(lam_g)
             squares = squares_blocks(layout, self.staged.scale, self._known, of)
+        if self.staged.layout.correlated:
+            squares = [*squares, *self.hessian.coupled(self.staged.layout, linear.jacobians, weight)]
         return [self.hessian.nonzeros(blocks, theta, squares)]
 
     def _of_priors(self, linear: Linearization, weight: float) -> Array:

@@ -144,6 +144,8 @@ class Chain(ChainShape):
     spread (K, n_r) : which computed spread a row belongs to, by any numbering; -1 where the spread is a number
     nodes (K, n_s), inner (K, n_w) : positions of the node states and of the inner variables in v
     constraint_unit (K, n_c) : by what violations of path constraints are measured
+    whitening (K n_r, K n_r) : sparse W where errors depend on each other across stages: rows of an `Evaluation` are
+        W r, the blocks of `Jacobians` those of r
     """
 
     group: Index
@@ -152,6 +154,21 @@ class Chain(ChainShape):
     nodes: Index
     inner: Index
     constraint_unit: Array
+    whitening: Any = None
+
+    def whitened(self, rows: Array) -> Array:
+        """Return W times rows (K, n_r, ...) of all stages."""
+        return (
+            rows
+            if self.whitening is None
+            else (self.whitening @ rows.reshape(self.row_mask.size, -1)).reshape(rows.shape)
+        )
+
+    def unwhitened(self, rows: Array) -> Array:
+        """Return W^T times rows (K, n_r, ...) of all stages: what gradients are made of."""
+        if self.whitening is None:
+            return rows
+        return (self.whitening.T @ rows.reshape(self.row_mask.size, -1)).reshape(rows.shape)
 
     @property
     def n_kinds(self) -> int:
@@ -212,6 +229,11 @@ class Layout:
     n_v: int
     group_sizes: Index
     relations: Relations = field(default_factory=Relations)
+
+    @cached_property
+    def correlated(self) -> bool:
+        """Whether errors of any chain depend on each other across stages."""
+        return any(chain.whitening is not None for chain in self.chains)
 
     @cached_property
     def path_limits(self) -> tuple[Array, Array]:

@@ -391,6 +391,8 @@ def constant(problem: Posed) -> float:
             if of is not None and of.noise.plain and not of.computed and mask[:, j].any():
                 value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
                 total += functions_of(of.noise, computed=False).constant(sigma, value)
+        dependent = condition.whitening(problem.outputs)
+        total += 0.0 if dependent is None else 0.5 * dependent.log_det
     return total
 
 

@@ -208,7 +208,8 @@ class ShootingProblem(TranscribedProblem):
 
     def _make_lean(self) -> Lean | None:
         odd = self._nodes or self._backward or self.eliminated.size or self._observer.constraint_names
-        if odd or Linearization not in self.gives or any(of.integrator.method not in STEPPED for of in self.groups):
+        odd = odd or self.layout.correlated or Linearization not in self.gives
+        if odd or any(of.integrator.method not in STEPPED for of in self.groups):
             return None
         laid = self._arrange(self._naturals(self.start))
         return Lean.of(
@@ -519,7 +520,7 @@ class ShootingProblem(TranscribedProblem):
                 p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
                 times, of = chain.staging.times, self.layout.chains[i]
                 seen = self._observer.jacobians(chain.measured, times, sweep.x[i], sweep.z[i], p, chain.inputs)
-                r = evaluation.values[i].r * factor[of.group] * inverse[i]
+                r = of.unwhitened(evaluation.values[i].r * factor[of.group] * inverse[i])
                 r = r.reshape(*times.shape, 1, -1)
                 enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
                 gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))

@@ -24,6 +24,7 @@ from castfit.solve.staged import (
     ChainValues,
     Evaluation,
     Failure,
+    HessianBlocks,
     Jacobians,
     Layout,
     Linearization,
@@ -55,6 +56,9 @@ class TranscribedProblem(StagedProblem):
 
     def _pose(self, problem: Posed, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
         """Take over what follows from the problem; where data say nothing of what is eliminated it stays at theta."""
+        layout = _with_whitening(problem, layout)
+        if layout.correlated:  # second derivatives are those of stages alone
+            self.gives = tuple(kind for kind in self.gives if kind is not HessianBlocks)
         self.problem, self.layout, self.signal = problem, layout, signal
         self.least_sigma, self._most_sigma = sigma_limits(problem, layout, signal)
         self.least_squares, self.forgiving = problem.least_squares, problem.forgiving
@@ -118,6 +122,8 @@ class TranscribedProblem(StagedProblem):
             *(Failure("constraint", 0, "not_finite", f"'{name}' cannot be computed") for name in bad),
             *([Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []),
         ]
+        if layout.correlated:
+            values = [replace(of, r=c.whitened(of.r)) for c, of in zip(layout.chains, values, strict=True)]
         rows = profiled(layout, tuple(values), self.least_sigma, self._most_sigma)
         return Evaluation(
             v.copy(),
@@ -164,6 +170,18 @@ class TranscribedProblem(StagedProblem):
         if multipliers is None or not multipliers.size:
             return np.zeros((self.layout.n_theta, self.layout.n_theta))
         return self.problem.related_hessian(self.layout.theta(v), multipliers)
+
+
+def _with_whitening(problem: Posed, layout: Layout) -> Layout:
+    """Return the layout that knows which errors depend on each other across stages."""
+    chains = list(layout.chains)
+    for i, condition in enumerate(problem.conditions):
+        found = condition.whitening(problem.outputs)
+        if found is not None:
+            from castfit.densities.noise.correlation import placed
+
+            chains[i] = replace(chains[i], whitening=placed(found.W, chains[i].datum_mask.ravel()))
+    return replace(layout, chains=tuple(chains)) if any(c.whitening is not None for c in chains) else layout
 
 
 def parameter_scale(problem: Posed, theta: Array) -> Array:

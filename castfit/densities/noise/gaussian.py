@@ -49,6 +49,8 @@ class _Normal(Noise):
 
     below: float | None = field(default=None, kw_only=True)
     above: float | None = field(default=None, kw_only=True)
+    correlation: Any = field(default=None, kw_only=True)
+    """How errors depend on each other (castfit.densities.noise.correlation); `sigma` of an experiment says so."""
 
     @abstractmethod
     def _axis(self, value: ca.SX) -> ca.SX:

@@ -347,8 +347,8 @@ def residuals(patient: Patient) -> Finding:
     if not patient.result.success:
         return unknown("not known without a fit.")
     said = patient.result.diagnostics
-    alike = any(c.autocorrelation.found and c.autocorrelation.number > 0.0 for c in said.outputs.values())
-    advice = "See result.plot() for where the model misses the data. " * alike + "See result.diagnostics."
+    where = "See result.plot() for where the model misses the data. "
+    advice = f"{where}{said.remedy} " * bool(said.remedy) + "See result.diagnostics."
     return look(said.sentence, advice) if said.suspicious else fine(said.sentence)
 
 

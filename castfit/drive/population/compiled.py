@@ -281,6 +281,8 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
             mistakes.append(f"the problem has {what}, which a population does not keep; leave them away")
     if problem.given_priors:
         mistakes.append("the problem has priors={...}; give the priors with their parameters, Parameter(prior=...)")
+    if problem.posed.correlations:
+        mistakes.append("errors of measurement depend on each other, which a population does not know; leave that away")
     if problem.posed.smooth:
         mistakes.append("the problem estimates inputs; give them, or parameters for them")
     return mistakes

@@ -267,6 +267,9 @@ def _resolved(value: Any, said: Mapping[str, Any]) -> Any:
 def _measured(model: Model, experiment: Experiment, output: str, times: Any, values: Any, tables: _Tables) -> None:
     noise: Noise = experiment.noise.get(output, Gaussian())
     kind, factor = _kind(noise)
+    if getattr(noise, "correlation", None) is not None:
+        tables.missing.append(f"errors of '{output}' that depend on each other")
+        return
     if kind is None:
         tables.missing.append(f"{type(noise).__name__} errors of '{output}'")
         return

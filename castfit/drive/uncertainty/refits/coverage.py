@@ -35,7 +35,7 @@ from castfit.drive.run.options import require_problem
 from castfit.drive.run.run_result import columns
 from castfit.drive.uncertainty.inputs import seed_from, solved_problem
 from castfit.drive.uncertainty.profile.profile import profile_limits
-from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, groups, kind_mistakes, resampling
+from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, kind_mistakes, resampling
 from castfit.drive.uncertainty.refits.run import (
     Refit,
     RefitPlan,
@@ -49,6 +49,7 @@ from castfit.problem.compiled_problem import Posed
 from castfit.problem.fingerprint import digest
 from castfit.problem.problem import Posable
 from castfit.result.covariance import quantile
+from castfit.result.residuals import groups
 from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
 

@@ -29,6 +29,7 @@ from castfit.densities.noise.density import Noise
 from castfit.densities.noise.likelihood import Likelihood
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import RANK_TOLERANCE
+from castfit.result.residuals import groups, whitened
 from castfit.result.result import Result
 
 ALONE = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
@@ -74,12 +75,6 @@ def measured_values(posed: Posed) -> Array:
 def unit_spreads(posed: Posed, result: Result) -> Array:
     """Return the spread of every value (n_data,), sigmas that were estimated without bias; NaN where none is known."""
     return result.spreads * np.append(group_factors(posed, result), 1.0)[groups(posed)]
-
-
-def groups(posed: Posed) -> Index:
-    """Return the number of the sigma that each value shares and that is eliminated, (n_data,); -1 if none is."""
-    observed = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
-    return np.array([-1 if of is None else of.group for of in observed], dtype=np.intp)
 
 
 def group_factors(posed: Posed, result: Result) -> Array:
@@ -144,9 +139,12 @@ class Resampling:
         """Draw values, per experiment arranged as its points."""
         out = [np.full(c.points.values.shape, np.nan) for c in posed.conditions]
         drawn = self._errors(posed, rng)
+        if posed.correlations:
+            independent = rng.standard_normal(drawn.size) if self.kind == "parametric" else drawn
+            drawn = whitened(posed, independent, undo=True)
         for place in output_places(posed):
             mu, s = self.predictions[place.of], self.spreads[place.of]
-            if self.kind == "parametric":
+            if self.kind == "parametric" and getattr(place.noise, "correlation", None) is None:
                 values = place.noise.sample(rng, mu, s)
             else:
                 values = place.noise.value_at(mu, s, drawn[place.of])
@@ -181,10 +179,11 @@ def resampling(kind: str, posed: Posed, result: Result, seed: int) -> Resampling
     for place in every:
         if place.noise.additive:
             mu, s, m = predictions[place.of], spreads[place.of], values[place.of]
-            own = np.maximum(1.0 - leverage[place.of], 0.0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                e = place.noise.error(mu, s, m) / np.sqrt(own)
-            errors[place.of] = np.where((own > ALONE) & (s > 0.0), e, np.nan)
+                errors[place.of] = np.where(s > 0.0, place.noise.error(mu, s, m), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = whitened(posed, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
+    errors[1.0 - leverage <= ALONE] = np.nan
     # A spread that is a parameter is as small as the residuals; statistics correct it by the same factor.
     if kind == "parametric":
         for own in pools(place for place in every if place.noise.additive and place.computed).values():
@@ -224,8 +223,11 @@ def drawing_mistakes(posed: Posed) -> list[str]:
     said: dict[str, str] = {}
     for place in output_places(posed):
         name, what = posed.outputs[place.output], type(place.noise).__name__
+        correlation: Any = getattr(place.noise, "correlation", None)
         if isinstance(place.noise, Likelihood):
             said[name] = f"values of '{name}' cannot be drawn from a cost that you wrote; use a noise model of castfit"
+        elif correlation is not None and not correlation.numbers:
+            said[name] = f"how errors of '{name}' depend on each other is unknown; give numbers, or result.problem"
         elif not _samples(place.noise):
             said[name] = f"values of '{name}' cannot be drawn: {what} with these options is no density"
     return list(said.values())

@@ -18,7 +18,7 @@ from castfit._support.status import Status, check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
-from castfit.drive.uncertainty.refits.resampling import groups
+from castfit.result.residuals import groups
 from castfit.result.result import Result
 
 _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]

@@ -1,0 +1,325 @@
+"""Errors that depend on each other: generalised least squares, a Kalman filter, the determinant criterion."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import castfit as cf
+from castfit.densities.noise.correlation import Across, InTime, Within, whitening
+from castfit.fit.correlated_errors import _cost, _Residuals
+
+TIMES = np.array([0.2, 0.5, 1.1, 1.3, 2.0, 2.6, 2.7, 3.9, 4.4, 5.0, 6.1, 6.3])
+
+
+def line(sigma, values, times=TIMES):
+    """A straight line with a free start: a linear model."""
+    x, a = cf.symbols("x a")
+    model = cf.Model({x: a}, parameters=[a])
+    experiment = cf.Experiment({"x": values}, time=times, sigma=sigma, initial={"x": cf.free(0.5)})
+    return cf.Problem(model, experiment, parameters={"a": 0.1})
+
+
+def drawn(seed, tau, sigma, times=TIMES):
+    rng = np.random.default_rng(seed)
+    P = np.exp(-np.abs(times[:, None] - times) / tau)
+    return 1.0 + 0.7 * times + sigma * np.linalg.cholesky(P) @ rng.standard_normal(times.size), P
+
+
+def generalised(values, C, times=TIMES):
+    """Estimates (a, x0), standard errors and -2 log L of a straight line with errors of covariance C."""
+    X, inverse = np.column_stack([times, np.ones_like(times)]), np.linalg.inv(C)
+    F = X.T @ inverse @ X
+    b = np.linalg.solve(F, X.T @ inverse @ values)
+    r = values - X @ b
+    log_l = r @ inverse @ r + np.linalg.slogdet(C)[1] + values.size * np.log(2 * np.pi)
+    return b, np.sqrt(np.diag(np.linalg.inv(F))), float(log_l)
+
+
+@pytest.mark.parametrize(
+    ("transcription", "solver"),
+    [
+        ("single", "gauss_newton"),
+        ("multiple", "sqp"),
+        ("collocation", "ipopt"),
+        (cf.MultipleShooting("data", derivatives="adjoint"), "gauss_newton"),
+        (cf.SingleShooting(derivatives="adjoint"), "ipopt"),
+        ("collocation", "gauss_newton"),
+    ],
+)
+def test_generalised_least_squares(transcription, solver):
+    values, P = drawn(1, 2.0, 0.3)
+    b, errors, log_l = generalised(values, 0.09 * P)
+    for sigma in (cf.correlated(0.3, time=2.0), 0.09 * P):
+        result = cf.fit(line(sigma, values), transcription, solver)
+        assert result.success
+        assert list(result.values.values()) == pytest.approx(b, rel=1e-7)
+        assert list(result.standard_errors.values()) == pytest.approx(errors, rel=1e-7)
+        assert result.neg2loglik == pytest.approx(log_l, rel=1e-9)
+
+
+def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
+    values, P = drawn(2, 2.0, 0.3)
+    holes = values.copy()
+    holes[[3, 7]] = np.nan
+    left = np.isfinite(holes)
+    b, _, log_l = generalised(holes[left], 0.09 * P[np.ix_(left, left)], TIMES[left])
+    for sigma in (cf.correlated(0.3, time=2.0), cf.covariance(0.09 * P)):
+        problem = line(sigma, holes)
+        result = cf.fit(problem)
+        assert list(result.values.values()) == pytest.approx(b, rel=1e-7)
+        assert result.neg2loglik == pytest.approx(log_l, rel=1e-9)
+        early = TIMES <= 4.0
+        shorter = cf.fit(problem.posed.until(4.0))
+        both = left & early
+        b_early, _, _ = generalised(holes[both], 0.09 * P[np.ix_(both, both)], TIMES[both])
+        assert list(shorter.values.values()) == pytest.approx(b_early, rel=1e-7)
+    assert repr(cf.fit(problem.posed.without("experiment 1", 0, "x")).success) == "True"
+
+
+def test_the_likelihood_is_that_of_a_kalman_filter_of_the_errors():
+    """An error that is a state, e' = -e / tau + noise, measured exactly: -2 log L by its innovations."""
+    values, _ = drawn(3, 1.5, 0.2)
+    result = cf.fit(line(cf.correlated(0.2, time=1.5), values))
+    r = values - result.predictions
+    mean, variance, total = 0.0, 0.04, 0.0
+    before = TIMES[0]
+    for t, each in zip(TIMES, r, strict=True):
+        phi = np.exp(-(t - before) / 1.5)
+        mean, variance, before = phi * mean, phi**2 * variance + 0.04 * (1 - phi**2), t
+        total += (each - mean) ** 2 / variance + np.log(2 * np.pi * variance)
+        mean, variance = each, 0.0
+    assert result.neg2loglik == pytest.approx(total, rel=1e-10)
+
+
+def test_an_unknown_time_maximises_the_restricted_likelihood():
+    times = np.cumsum(np.random.default_rng(4).uniform(0.1, 1.0, 60))
+    values, _ = drawn(4, 2.0, 0.3, times)
+    X = np.column_stack([times, np.ones_like(times)])
+
+    def restricted(log_tau):
+        P = np.exp(-np.abs(times[:, None] - times) / np.exp(log_tau))
+        inverse = np.linalg.inv(P)
+        F = X.T @ inverse @ X
+        r = values - X @ np.linalg.solve(F, X.T @ inverse @ values)
+        free = times.size - 2
+        return free * np.log(r @ inverse @ r) + np.linalg.slogdet(P)[1] + np.linalg.slogdet(F)[1]
+
+    best = scipy.optimize.minimize_scalar(restricted, bounds=(-1, 3), method="bounded", options={"xatol": 1e-9})
+    result = cf.fit(line(cf.correlated(time=cf.unknown()), values, times))
+    tau = float(np.exp(best.x))
+    assert result.errors.times["x"] == pytest.approx(tau, rel=1e-4)
+    P = np.exp(-np.abs(times[:, None] - times) / tau)
+    b, _, log_l = generalised(values, result.sigmas["sigma(x)"] ** 2 * P, times)
+    assert list(result.values.values()) == pytest.approx(b, rel=1e-5)
+    assert result.neg2loglik == pytest.approx(log_l, abs=1e-4)
+    assert result.aic == pytest.approx(result.neg2loglik + 2 * 4)  # a, x(0), sigma and the time
+    assert "alike over a time of" in result.message
+
+
+def chain(values, sigma):
+    A, B, k = cf.symbols("A B k")
+    model = cf.Model({A: -k * A, B: k * A}, parameters=[k])
+    data = {"A": values[:, 0], "B": values[:, 1]}
+    experiment = cf.Experiment(data, time=TIMES, sigma=sigma, initial={"A": cf.free(1.5), "B": 0})
+    return cf.Problem(model, experiment, parameters={"k": 1.0})
+
+
+def residuals(k, A, values):
+    return np.column_stack([A * np.exp(-k * TIMES), A * (1 - np.exp(-k * TIMES))]) - values
+
+
+def measured(seed=5):
+    E = np.random.default_rng(seed).multivariate_normal([0, 0], [[0.003, 0.0036], [0.0036, 0.012]], TIMES.size)
+    return E - residuals(0.5, 2.0, 0.0 * E) * -1.0
+
+
+@pytest.mark.parametrize(("transcription", "solver"), [("single", "ipopt"), ("collocation", "gauss_newton")])
+def test_joint_errors_minimise_box_and_drapers_determinant(transcription, solver):
+    values = measured()
+    best = scipy.optimize.minimize(
+        lambda p: np.log(np.linalg.det(residuals(*p, values).T @ residuals(*p, values))),
+        [0.5, 2.0], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12},
+    )  # fmt: skip
+    problem = chain(values, cf.unknown("joint"))
+    result = cf.fit(problem, transcription, solver)
+    assert list(result.values.values()) == pytest.approx(best.x, rel=2e-6)
+    R = residuals(*best.x, values)
+    assert np.array(result.errors.covariance) == pytest.approx(R.T @ R / len(R), rel=1e-5)
+    log_det = np.linalg.slogdet(R.T @ R / len(R))[1]
+    assert result.neg2loglik == pytest.approx(len(R) * (log_det + 2 + 2 * np.log(2 * np.pi)), abs=1e-6)
+    assert result.aic == pytest.approx(result.neg2loglik + 2 * 5)
+
+
+def test_joint_errors_with_gaps_are_a_maximum_of_the_likelihood():
+    values = measured(6)
+    values[[1, 4, 5], 1] = np.nan
+    values[8, 0] = np.nan
+    result = cf.fit(chain(values, cf.unknown("joint")))
+
+    def neg2loglik(k, A, S):
+        total = 0.0
+        for r in residuals(k, A, values):
+            here = np.isfinite(r)
+            C = S[np.ix_(here, here)]
+            total += r[here] @ np.linalg.solve(C, r[here]) + np.linalg.slogdet(2 * np.pi * C)[1]
+        return total
+
+    k, A, S = *result.values.values(), np.array(result.errors.covariance)
+    at = neg2loglik(k, A, S)
+    assert result.neg2loglik == pytest.approx(at, abs=1e-6)
+    for dk, dA, dS in ((1e-3, 0, 0), (0, 3e-3, 0), (0, 0, [[1e-4, 0], [0, 0]]), (0, 0, [[0, 1e-4], [1e-4, 0]])):
+        for sign in (-1, 1):
+            assert neg2loglik(k + sign * dk, A + sign * dA, S + sign * np.array(dS)) > at
+
+
+def test_known_covariance_between_outputs():
+    values, S = measured(7), np.array([[0.003, 0.0036], [0.0036, 0.012]])
+    result = cf.fit(chain(values, S))
+    R = residuals(*result.values.values(), values)
+    expected = float(np.sum(R * np.linalg.solve(S, R.T).T))
+    assert result.chi2 == pytest.approx(expected, rel=1e-7)
+    assert result.neg2loglik == pytest.approx(expected + len(R) * np.linalg.slogdet(2 * np.pi * S)[1], rel=1e-7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 9))
+def test_whitened_errors_have_the_covariance_that_was_said(seed, n):
+    """W P W^T = 1 and log |P|, for any gaps."""
+    rng = np.random.default_rng(seed)
+    times, mask = np.cumsum(rng.uniform(0.1, 2.0, n)), rng.random((n, 4)) < 0.7
+    A = rng.standard_normal((n, n + 2))
+    own = A @ A.T
+    own /= np.sqrt(np.outer(np.diag(own), np.diag(own)))
+    r = rng.uniform(-0.9, 0.9)
+    pair = Across(("c", "d"), np.array([[1.0, r], [r, 1.0]]))
+    found = whitening(times, mask, ("a", "b", "c", "d"), (InTime("", 0.8), Within(own, times), pair, pair))
+    P = np.zeros((n, 4, n, 4))
+    P[:, 0, :, 0] = np.exp(-np.abs(times[:, None] - times) / 0.8)
+    P[:, 1, :, 1] = own
+    for i in range(n):
+        P[i, 2:, i, 2:] = pair.P
+    kept = mask.ravel()
+    P = P.reshape(4 * n, 4 * n)[np.ix_(kept, kept)]
+    W = found.W.toarray()
+    assert pytest.approx(np.eye(len(P)), abs=1e-8) == W @ P @ W.T
+    assert found.log_det == pytest.approx(np.linalg.slogdet(P)[1], abs=1e-8)
+    z = rng.standard_normal(len(P))
+    assert found.coloured(W @ z) == pytest.approx(z, abs=1e-8)
+
+
+def test_log_normal_errors_that_are_alike():
+    rng = np.random.default_rng(8)
+    x, k = cf.symbols("x k")
+    P = np.exp(-np.abs(TIMES[:, None] - TIMES) / 1.5)
+    values = np.exp(np.log(2.0) - 0.4 * TIMES + 0.1 * np.linalg.cholesky(P) @ rng.standard_normal(TIMES.size))
+    experiment = cf.Experiment(
+        {"x": values},
+        time=TIMES,
+        sigma=cf.correlated(0.1, time=1.5),
+        noise=cf.LogNormal(),
+        initial={"x": cf.free(1.0, scale="log")},
+    )
+    result = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 1.0}))
+    b, errors, log_l = generalised(np.log(values), 0.01 * P)
+    assert result["k"].value == pytest.approx(-b[0], rel=1e-6)
+    assert result.standard_errors["k"] == pytest.approx(errors[0], rel=1e-6)
+    assert result.neg2loglik == pytest.approx(log_l + 2 * np.log(values).sum(), rel=1e-7)
+
+
+def test_residuals_are_judged_by_what_is_new_in_them():
+    times = np.linspace(0.1, 6, 50)
+    values, _ = drawn(9, 1.5, 0.3, times)
+    alike, white = cf.fit(line(0.3, values, times)), cf.fit(line(cf.correlated(0.3, time=1.5), values, times))
+    assert alike.diagnostics.outputs["x"].autocorrelation.grade == "shown"
+    assert white.diagnostics.outputs["x"].autocorrelation.grade == "nothing"
+    phi = np.exp(-(times[1] - times[0]) / 1.5)
+    r = white.normalised_residuals
+    new = (r[1:] - phi * r[:-1]) / np.sqrt(1 - phi**2)
+    everything = np.append(r[0], new)
+    expected = float(np.sum(everything[1:] * everything[:-1]) / np.sum(everything**2))
+    assert white.diagnostics.outputs["x"].autocorrelation.number == pytest.approx(expected, rel=1e-6)
+
+
+def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
+    values, _ = drawn(10, 2.0, 0.3)
+    problem = line(cf.correlated(0.3, time=cf.unknown("memory")), values)
+    result = cf.fit(problem)
+    recipe = __import__("castfit.drive.uncertainty.refits.resampling", fromlist=["resampling"]).resampling
+    posed = result.problem.posed
+    made = recipe("parametric", posed, result, 1)
+    rng = np.random.default_rng(0)
+    errors = np.array([made.values(posed, rng)[0][:, 0] - result.predictions for _ in range(4000)])
+    tau = result.errors.times["memory"]
+    expected = 0.09 * np.exp(-np.abs(TIMES[:, None] - TIMES) / tau)
+    assert errors.T @ errors / len(errors) == pytest.approx(expected, abs=6e-3)
+    result.save(tmp_path / "result.json")
+    loaded = cf.Result.load(tmp_path / "result.json").with_problem(problem)
+    assert loaded.errors == result.errors
+    assert loaded.diagnostics.sentence == result.diagnostics.sentence
+    again = cf.fit(problem, start=result)
+    assert again.errors.times["memory"] == pytest.approx(tau, rel=1e-4)
+
+
+def test_profiles_of_parameters_and_predictions_follow_the_generalised_squares():
+    values, P = drawn(11, 2.0, 0.3)
+    result = cf.fit(line(cf.correlated(0.3, time=2.0), values), "collocation")
+    _, errors, _ = generalised(values, 0.09 * P)
+    found = cf.profile(result, "a").profiles["a"]
+    low, high = found.limits(0.95)
+    half = 0.5 * (high - low)
+    assert half == pytest.approx(1.959964 * errors[0], rel=1e-4)
+
+
+MISTAKES = [
+    (cf.covariance([[1, 2], [2, 1]]), "not positive definite"),
+    (cf.covariance([[1, 0.2], [0.1, 1]]), "not symmetric: 0.2 in row 1, column 2"),
+    (cf.covariance(np.eye(3)), "has 3 rows for 2 outputs"),
+    (cf.covariance([[1, 0], [0, -1]]), "variance -1 in row 2"),
+    ({"A": cf.covariance(np.eye(3)), "B": 1.0}, "the covariance of 'A' has 3 rows for 12 values"),
+    (cf.correlated(0.1, time=-1.0), "time of correlated\\(\\) is -1.0; give a positive number"),
+    (cf.correlated(0.1, time=cf.unknown(guess=2.0)), "it takes a name and nothing else"),
+    (cf.correlated(cf.unknown(guess=1.0), time=2.0), "give numbers, or unknown\\(\\) with nothing but a name"),
+    ({"A": cf.unknown("joint"), "B": 0.1}, "no other output has it"),
+]
+
+
+@pytest.mark.parametrize(("sigma", "said"), MISTAKES)
+def test_what_cannot_be_is_said(sigma, said):
+    with pytest.raises(cf.InputError, match=said):
+        chain(measured(), sigma)
+
+
+def test_other_noise_repeated_times_and_tools_that_do_not_know_it(tmp_path):
+    with pytest.raises(cf.InputError, match="StudentT does not go with"):
+        cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.StudentT(), sigma=cf.correlated(0.1, time=1.0))
+    with pytest.raises(cf.InputError, match="at t = 1 'x' has several values"):
+        cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[1, 1, 2], sigma=cf.correlated(0.1, time=1.0))
+    with pytest.raises(cf.InputError, match="said by sigma= of the experiment"):
+        cf.Experiment({"x": [1.0, 2.0]}, time=[1, 2], noise=cf.Gaussian(cf.correlated(0.1, time=1.0)))
+    values, _ = drawn(12, 2.0, 0.3)
+    problem = line(cf.correlated(0.3, time=cf.unknown()), values)
+    with pytest.raises(cf.InputError, match="depend on each other is unknown"):
+        cf.coverage(problem, rng=0, samples=10)
+
+
+def test_the_search_for_a_time_sees_the_same_function_as_dense_algebra():
+    values, _ = drawn(13, 2.0, 0.3)
+    problem = line(cf.correlated(cf.unknown(), time=cf.unknown()), values).posed
+    result = cf.fit(line(cf.unknown(), values))
+    parts = _Residuals.of(result, problem.with_errors(None))
+    X, r = np.column_stack([TIMES, np.ones_like(TIMES)]), result.predictions - values
+
+    def dense(tau):
+        P = np.exp(-np.abs(TIMES[:, None] - TIMES) / tau)
+        squares = r @ np.linalg.solve(P, r)
+        free = TIMES.size - 2
+        return 0.5 * (
+            free * np.log(squares) + np.linalg.slogdet(P)[1] + np.linalg.slogdet(X.T @ np.linalg.solve(P, X))[1]
+        )
+
+    found = [_cost(problem, {"x": tau}, parts) for tau in (0.3, 1.0, 4.0)]
+    assert np.diff(found) == pytest.approx(np.diff([dense(tau) for tau in (0.3, 1.0, 4.0)]), abs=1e-9)
