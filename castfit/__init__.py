@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from castfit._support.public_names import publish as _publish
 from castfit._support.public_names import published as _published
@@ -15,6 +15,9 @@ from castfit.model.functions import *  # noqa: F403 - the functions of symbols, 
 
 if TYPE_CHECKING:
     from castfit import noise, petab, plots, priors, problems, sbml
+    from castfit.control.control import control
+    from castfit.control.plan import Plan
+    from castfit.control.terms import at_end, final_time, integral
     from castfit.densities.noise.correlation import correlated, covariance
     from castfit.densities.noise.models import (
         Cauchy,
@@ -91,9 +94,9 @@ if TYPE_CHECKING:
     from castfit.transcribe.single_shooting import SingleShooting
 
 else:  # rooms called as functions are: loaded and forgotten now, so that no later import puts them in their place
-    from castfit import fit, simulate
+    from castfit import control, fit, simulate
 
-    del fit, simulate
+    del control, fit, simulate
 
 __all__ = [
     "Axis",
@@ -144,6 +147,7 @@ __all__ = [
     "Parameter",
     "PathBand",
     "PathResult",
+    "Plan",
     "Poisson",
     "Population",
     "PortfolioResult",
@@ -167,6 +171,7 @@ __all__ = [
     "StudentT",
     "along",
     "at",
+    "at_end",
     "between",
     "bootstrap",
     "compare",
@@ -174,6 +179,7 @@ __all__ = [
     "conserved",
     "consistent",
     "contours",
+    "control",
     "correlated",
     "covariance",
     "coverage",
@@ -182,10 +188,12 @@ __all__ = [
     "estimate",
     "experiments_from",
     "explore",
+    "final_time",
     "fit",
     "free",
     "identifiability",
     "incremental",
+    "integral",
     "interval_mean",
     "kalman",
     "lasso",
@@ -260,6 +268,12 @@ def _door(name: str) -> Any:
 def _home(name: str) -> Any:
     """Return the module that defines a public name."""
     match name:
+        case "control":
+            from castfit.control import control as home
+        case "Plan":
+            from castfit.control import plan as home
+        case "at_end" | "final_time" | "integral":
+            from castfit.control import terms as home
         case "Cauchy" | "Gaussian" | "Huber" | "Laplace" | "Likelihood":
             from castfit.densities.noise import models as home
         case "LogNormal" | "NegativeBinomial" | "Poisson" | "SoftL1" | "StudentT":
@@ -388,7 +402,7 @@ def _home(name: str) -> Any:
             from castfit.transcribe import single_shooting as home
         case _:
             return None
-    return home
+    return cast("Any", home)  # a union of more modules than pyright goes through
 
 
 def __dir__() -> list[str]:

@@ -25,6 +25,7 @@ from castfit.densities.noise.unknown import Unknown
 from castfit.densities.priors import Normal, PriorDistribution, contradictions, prior_mistakes
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Doses, Event, Happening, read_events, up_to
+from castfit.experiment.free_inputs import FreeInput
 from castfit.experiment.inputs import Input
 from castfit.experiment.measurements import (
     Relative,
@@ -580,6 +581,9 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
         return Input.constant(number)
     if isinstance(value, EstimatedInput):
         mistakes.append(f"input '{name}' is to be estimated, which only experiments of a problem can be; give a number")
+        return Input.constant(0.0)
+    if isinstance(value, FreeInput):
+        mistakes.append(f"input '{name}' is free, which cf.control alone can choose; give a number or an Input")
         return Input.constant(0.0)
     mistakes.append(
         f"input '{name}' is {text(value)}; give a finite number, or choose the interpolation by name: "

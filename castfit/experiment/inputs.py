@@ -19,6 +19,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput
+from castfit.experiment.free_inputs import FreeInput
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -236,6 +237,47 @@ class Input:
         weight: Any = 0.0 if smoothness is None else smoothness
         given: Any = knots
         return EstimatedInput(kind, given, cast("Any", guess), low, high, scale, weight, order, name, per_experiment)
+
+    @classmethod
+    def free(
+        cls,
+        pieces: int,
+        kind: str = "piecewise_constant",
+        *,
+        guess: Any = None,
+        lower: float = -np.inf,
+        upper: float = np.inf,
+        bounds: tuple[float, float] | None = None,
+    ) -> FreeInput:
+        """Say that an input is to be chosen: `control` finds the values that make an objective best.
+
+        Parameters
+        ----------
+        pieces : int
+            Number of equal pieces of the horizon.
+        kind : {"piecewise_constant", "linear"}
+            One value for each piece, or one at each end of a piece with straight lines between them.
+        guess : float, array or Input, optional
+            Where the search begins, in the input's unit: one number, one for each value, or a function of time.  By
+            default the middle between finite bounds, else what is nearest to 0 within them.
+        lower, upper : float
+            Bounds of the values.
+        bounds : (lower, upper), optional
+            The same in one argument.
+
+        Raises
+        ------
+        InputError
+            Listing every mistake: a number of pieces that is none, an unknown kind, guesses outside bounds.
+
+        Examples
+        --------
+        >>> import castfit as cf
+        >>> cf.Input.free(pieces=20, bounds=(-1, 1))
+        FreeInput(pieces=20, kind='piecewise_constant', lower=-1, upper=1, guess=None)
+        """
+        low, high = both_bounds("Input.free", lower, upper, bounds)
+        return FreeInput(pieces, kind, low, high, guess)
 
     @property
     def span(self) -> tuple[float, float]:

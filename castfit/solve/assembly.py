@@ -129,7 +129,7 @@ def _stage_positions(chain: Chain) -> Index:
     return np.concatenate([chain.nodes, chain.inner, q], axis=1, dtype=np.intp)
 
 
-class _Scatter:
+class EntryScatter:
     """Adds up values into the nonzeros of a sparse matrix, whose pattern is the union of all their places."""
 
     def __init__(self, rows: Index, columns: Index, shape: tuple[int, int]) -> None:
@@ -142,11 +142,20 @@ class _Scatter:
         self.sparsity = ca.Sparsity(shape[0], shape[1], starts.tolist(), row.tolist())
 
     def __call__(self, values: Array) -> Array:
+        """Return the nonzeros of the matrix that these values make."""
         if self._plain:
             out = np.empty(self._count)
             out[self._slot] = values
             return out
         return np.bincount(self._slot, values, minlength=self._count).astype(float, copy=False)
+
+    def graph(self, values: ca.MX) -> ca.MX:
+        """Do the same to values in a graph: return the sparse matrix."""
+        if self._plain:
+            return ca.MX(self.sparsity, values[np.argsort(self._slot).tolist()])
+        order = np.arange(self._slot.size)
+        adds = ca.DM.triplet(self._slot.tolist(), order.tolist(), ca.DM.ones(order.size), self._count, order.size)
+        return ca.MX(self.sparsity, ca.mtimes(ca.MX(adds), values))
 
 
 class JacobianMap:
@@ -172,7 +181,7 @@ class JacobianMap:
         places.append((np.repeat(rows.related, layout.n_theta), np.tile(np.arange(layout.n_theta), rows.related.size)))
         row = np.concatenate([r for r, _ in places])
         column = np.concatenate([c for _, c in places])
-        self._scatter = _Scatter(row, column, (rows.count, layout.n_v))
+        self._scatter = EntryScatter(row, column, (rows.count, layout.n_v))
         self._units = scale[column] / rows.unit[row]
         self.sparsity = self._scatter.sparsity
 
@@ -230,7 +239,7 @@ class HessianMap:
         column = np.concatenate([c for _, c in places])
         self._upper = row <= column
         row, column = row[self._upper], column[self._upper]
-        self._scatter = _Scatter(row, column, (layout.n_v, layout.n_v))
+        self._scatter = EntryScatter(row, column, (layout.n_v, layout.n_v))
         self._units = scale[row] * scale[column]
         self.sparsity = self._scatter.sparsity
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
 
 
-_STATUS = {
+IPOPT_STATUS = {
     "Solve_Succeeded": Status.CONVERGED,
     "Solved_To_Acceptable_Level": Status.ACCEPTABLE,
     "Feasible_Point_Found": Status.CONVERGED,
@@ -346,7 +346,7 @@ class _IpoptRun:
         sizes = (n, 1, self.rows.count, n, self.rows.count, 0)
         report = [(ca.nlpsol_out(i), dense(size, 1)) for i, size in enumerate(sizes)]
         functions = [
-            _Callback(name, inputs, outputs, function, self.errors)
+            IpoptCallback(name, inputs, outputs, function, self.errors)
             for name, inputs, outputs, function in (
                 ("nlp", [x, p], [f, g], self._values),
                 ("nlp_grad_f", [x, p], [f, ("grad_f_x", dense(n, 1))], self._gradient),
@@ -391,7 +391,7 @@ class _IpoptRun:
         if code == "Invalid_Option":
             check("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
         self.iterations += int(stats["iter_count"])
-        status = self.stopped or _STATUS.get(code, Status.SOLVER_ERROR)
+        status = self.stopped or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
         if self.end is not None and self.stopped is None:
             return self._ended(*self.end)
         v = np.asarray(found["x"]).ravel() * scale
@@ -646,7 +646,7 @@ def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
     return total
 
 
-class _Callback(ca.Callback):
+class IpoptCallback(ca.Callback):
     """A CasADi function evaluated in Python on buffers, without copies.
 
     What its Python function raises is carried past IPOPT's C++ frames in `errors`; IPOPT is told to stop.
@@ -665,27 +665,35 @@ class _Callback(ca.Callback):
         self.construct(name, {})
 
     def get_n_in(self) -> int:
+        """Return how many arguments there are."""
         return len(self._inputs)
 
     def get_n_out(self) -> int:
+        """Return how many results there are."""
         return len(self._outputs)
 
     def get_name_in(self, i: int) -> str:
+        """Return the name of an argument."""
         return self._inputs[i][0]
 
     def get_name_out(self, i: int) -> str:
+        """Return the name of a result."""
         return self._outputs[i][0]
 
     def get_sparsity_in(self, i: int) -> ca.Sparsity:
+        """Return the shape of an argument."""
         return self._inputs[i][1]
 
     def get_sparsity_out(self, i: int) -> ca.Sparsity:
+        """Return the pattern of a result."""
         return self._outputs[i][1]
 
     def has_eval_buffer(self) -> bool:
+        """Say that it works on buffers."""
         return True
 
     def eval_buffer(self, arg: Sequence[Any], res: Sequence[Any]) -> int:
+        """Evaluate; 1 where that failed."""
         given = [
             np.zeros(s.nnz()) if a is None else np.frombuffer(a, dtype=float).copy()
             for a, (_, s) in zip(arg, self._inputs, strict=True)

@@ -475,7 +475,7 @@ KNOWN = {  # what IPOPT can return, from its IpReturnCodes_inc.h
 
 
 def test_every_return_code_is_known():
-    assert set(module._STATUS) == KNOWN
+    assert set(module.IPOPT_STATUS) == KNOWN
 
 
 @pytest.mark.parametrize("code", sorted((KNOWN | {"Something_New"}) - {"Invalid_Option"}))
@@ -491,7 +491,7 @@ def test_every_return_code_becomes_a_status(code, monkeypatch):
 
     monkeypatch.setattr(module.ca, "nlpsol", lambda *arguments: Solver())
     solution = solve(staged)
-    expected = module._STATUS.get(code, Status.SOLVER_ERROR)
+    expected = module.IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
     assert solution.status is expected
     assert solution.iterations == 7
     assert solution.status.sentence

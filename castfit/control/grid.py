@@ -1,0 +1,78 @@
+"""Stages of a horizon: where they begin and end, and which value of each free input holds there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.control.question import ControlQuestion
+
+_SAME = 1e-10  # of the horizon: two edges this close are one
+
+
+@dataclass(frozen=True, eq=False)
+class StageGrid:
+    """Edges (K + 1,) of stages as parts of the horizon, from 0 to 1."""
+
+    edges: Array
+
+    @classmethod
+    def of(cls, question: ControlQuestion, elements: int) -> StageGrid:
+        """Take the ends of pieces, times of constraints, breakpoints of known inputs, and at least some elements."""
+        length, start = question.horizon, question.start
+        marks = [np.array([0.0, 1.0])]
+        marks += [np.linspace(0.0, 1.0, u.pieces + 1) for u in question.free_inputs.values()]
+        if not question.timed:
+            marks += [(np.array(c.times, dtype=float) - start) / length for c in question.points]
+            marks += [(u.breakpoints - start) / length for u in question.known_inputs.values()]
+        found = np.unique(np.concatenate(marks))
+        found = found[(found >= 0.0) & (found <= 1.0)]
+        found = found[np.concatenate([[True], np.diff(found) > _SAME])]
+        found[-1] = 1.0
+        parts = np.maximum(np.ceil(np.diff(found) * elements - 1e-6).astype(int), 1)
+        return cls(found).divided(parts)
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return self.edges.size - 1
+
+    def divided(self, parts: Index) -> StageGrid:
+        """Return the grid with stages divided into so many (K,)."""
+        begin = np.repeat(self.edges[:-1], parts)
+        length = np.repeat(np.diff(self.edges) / parts, parts)
+        number = np.arange(begin.size) - np.repeat(np.cumsum(parts) - parts, parts)
+        return replace(self, edges=np.append(begin + number * length, 1.0))
+
+    def times(self, start: float, horizon: float) -> Array:
+        """Return the edges in time."""
+        return start + horizon * self.edges
+
+    def used(self, question: ControlQuestion) -> Index:
+        """Return which values of all free inputs each stage uses, (K, n_v)."""
+        columns, offset = list[Any](), 0
+        for u in question.free_inputs.values():
+            piece = self._piece(u.pieces)
+            columns += [offset + piece, *([offset + piece + 1] if u.linear else [])]
+            offset += u.size
+        return np.stack(columns, axis=1) if columns else np.empty((self.stages, 0), dtype=np.intp)
+
+    def numbers(self, question: ControlQuestion) -> Array:
+        """Return the numbers of the stages, (K, n_e)."""
+        lengths = np.diff(self.edges)
+        columns = [self.edges[:-1], lengths]
+        for u in question.free_inputs.values():
+            piece = self._piece(u.pieces)
+            columns += [self.edges[:-1] * u.pieces - piece, self.edges[1:] * u.pieces - piece]
+        times = self.times(question.start, question.horizon)
+        for u in question.known_inputs.values():
+            columns += list(u.cubics(times).T)
+        return np.stack(columns, axis=1)
+
+    def _piece(self, pieces: int) -> Index:
+        middle = 0.5 * (self.edges[1:] + self.edges[:-1])
+        return np.minimum((middle * pieces).astype(np.intp), pieces - 1)

@@ -1,0 +1,198 @@
+"""What `control` found: inputs, states, and what the integrated model says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.public_names import public
+from castfit._support.reprs import one_line
+from castfit._support.text_tables import Sheet, Tabled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array
+    from castfit._support.status import Status
+    from castfit.control.control import FoundPlan, Planner
+    from castfit.experiment.inputs import Input
+
+
+@dataclass(frozen=True)
+class PlanConstraint:
+    """A constraint of a plan, as the integrated model keeps it.
+
+    least, greatest : of the expression, wherever the constraint holds
+    violation : beyond its bounds, 0 if none, in the expression's unit
+    """
+
+    name: str
+    lower: float
+    upper: float
+    least: float
+    greatest: float
+    violation: float
+
+    @property
+    def active(self) -> bool:
+        """Whether a bound is reached, within a hundred-thousandth of the expression's range and bounds."""
+        size = max(abs(v) for v in (self.lower, self.upper, self.least, self.greatest) if np.isfinite(v)) or 1.0
+        return bool(self.least - self.lower <= 1e-5 * size or self.upper - self.greatest <= 1e-5 * size)
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False)
+class Plan(Tabled):
+    """The best inputs that were found, and what the model does under them; `control` makes it.
+
+    Attributes
+    ----------
+    success : bool
+        Whether the optimality conditions hold and the model, integrated with error control under these inputs, gives
+        the same objective and keeps the constraints, to within 1e-4 of their size.
+    status : Status
+    message : str
+        How the search ended, and what is to be known of the answer.
+    objective : float
+        Of the program that was solved; `integrated` is that of the integrated model.
+    horizon : float
+        The length of the horizon.
+    inputs : dict from name to Input
+        All inputs; they go into `Experiment` and `simulate`.
+    times : (n,) array
+    states : dict from name to (n,) array, or to (scenarios, n) array where there are several
+        States, algebraic states and outputs at `times`, integrated.
+    parameters : dict from name to float
+        What was decided besides inputs: free parameters, and initial states as ``x(0)``.
+    constraints : dict from name to PlanConstraint
+    stages, iterations : int
+    seconds : float
+        CPU time of everything.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, v, u = cf.symbols("x v u")
+    >>> model = cf.Model({x: v, v: u}, inputs=[u], initial={x: 0, v: 0})
+    >>> plan = cf.control(
+    ...     model, horizon=cf.free(3.0, lower=0.1), inputs={"u": cf.Input.free(pieces=20, bounds=(-1, 1))},
+    ...     minimise=cf.final_time(), constraints=[cf.at_end(x) == 1, cf.at_end(v) == 0],
+    ... )
+    >>> plan.success, round(plan.horizon, 6), float(plan.inputs["u"](0.5).round(6))
+    (True, 2.0, 1.0)
+    """
+
+    status: Status
+    message: str
+    objective: float
+    integrated: float
+    horizon: float
+    inputs: dict[str, Input]
+    times: Array
+    states: dict[str, Array]
+    parameters: dict[str, float]
+    constraints: dict[str, PlanConstraint]
+    stages: int
+    iterations: int
+    seconds: float
+    planner: Planner = field(repr=False)
+    found: FoundPlan = field(repr=False)
+
+    @property
+    def success(self) -> bool:
+        """Whether it is a solution that the integrated model confirms."""
+        return self.status.success
+
+    @property
+    def free_inputs(self) -> dict[str, Input]:
+        """The inputs that were chosen."""
+        return {n: u for n, u in self.inputs.items() if n in self.planner.question.free_inputs}
+
+    def again(
+        self,
+        initial: Mapping[str, float] | None = None,
+        *,
+        parameters: Mapping[str, float] | None = None,
+        shift: float = 0.0,
+        max_time: float = np.inf,
+    ) -> Plan:
+        """Plan again from other initial states, as a closed loop does: the same program, from this plan.
+
+        Parameters
+        ----------
+        initial : mapping from state to float
+            Of the states that are not free; what is left out stays.
+        parameters : mapping from parameter to float
+            Of those that are not free; what is left out stays.
+        shift : float
+            Time that has passed: the search begins with the inputs so much later.  The horizon keeps its length.
+        max_time : float
+            Seconds.
+
+        Returns
+        -------
+        Plan
+            Its times begin where those of this plan do, too.
+
+        Raises
+        ------
+        InputError
+            If a name or a number is none.
+
+        Examples
+        --------
+        >>> import castfit as cf
+        >>> x, u = cf.symbols("x u")
+        >>> model = cf.Model({x: u}, inputs=[u], initial={x: 1})
+        >>> free = {"u": cf.Input.free(pieces=10, bounds=(-1, 1))}
+        >>> plan = cf.control(model, horizon=2, inputs=free, minimise=cf.integral(x**2 + u**2))
+        >>> plan.again({"x": 0.5}).objective < plan.objective
+        True
+        """
+        return self.planner.again(self, initial, parameters, shift, max_time)
+
+    def summary(self) -> str:
+        """Return the plan in words and tables."""
+        lines: list[str] = []
+        for part in self.parts:
+            if lines:
+                lines.append("")
+            lines += [part] if isinstance(part, str) else ([part.title] if part.title else []) + part.lines
+        return "\n".join(lines)
+
+    @property
+    def parts(self) -> Sequence[Sheet | str]:
+        """The sheets and sentences, in their order."""
+        own = "free" if self.planner.question.timed else "given"
+        first = (
+            f"objective {self.objective:.9g}; integrated {self.integrated:.9g}; horizon {self.horizon:.9g} ({own}); "
+            f"{self.stages} stages, {self.iterations} iterations, {self.seconds:.2f} s"
+        )
+        out: list[Sheet | str] = [first, self.message]
+        inputs = [(n, u.values) for n, u in self.free_inputs.items()]
+        if inputs:
+            out.append(Sheet.of(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
+                                (">least", lambda i: f"{i[1].min():.6g}"),
+                                (">greatest", lambda i: f"{i[1].max():.6g}")))  # fmt: skip
+        if self.parameters:
+            out.append(
+                Sheet.of(self.parameters.items(), ("decided", lambda i: i[0]), (">value", lambda i: f"{i[1]:.9g}"))
+            )
+        if self.constraints:
+            out.append(Sheet.of(
+                self.constraints.values(), ("constraint", lambda c: c.name), (">least", lambda c: f"{c.least:.6g}"),
+                (">greatest", lambda c: f"{c.greatest:.6g}"), (">violated by", lambda c: f"{c.violation:.2g}"),
+                ("", lambda c: "active" if c.active else ""),
+            ))  # fmt: skip
+        return out
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        return one_line(
+            f"Plan({self.status.value}: objective {self.objective:.6g}, inputs {', '.join(self.free_inputs)})"
+        )

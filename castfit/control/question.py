@@ -1,0 +1,352 @@
+"""What is asked of `control`, read and checked: every mistake at once, before anything is solved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import items, named, real, text
+from castfit._support.bounds import bound_mistakes
+from castfit._support.status import check, suggest
+from castfit.control.terms import END, INTEGRAL, TIME, terms_in
+from castfit.experiment.experiment import Consistent, Free, as_input
+from castfit.experiment.free_inputs import FreeInput
+from castfit.model.expressions import exchanged
+from castfit.model.model import Model, by_name
+from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
+from castfit.problem.parameters import Parameter
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.control.terms import HorizonTerm
+    from castfit.experiment.inputs import Input
+
+HORIZON, WORST = "horizon", "worst case"
+_SPAN = 1e-9  # of the horizon: times this close to its ends are at them
+
+
+@dataclass(frozen=True)
+class DecidedQuantity:
+    """A number that is decided: the horizon, a parameter, an initial state ``x(0)``; `log` if its logarithm is sought.
+
+    guess, lower, upper : in its own unit
+    """
+
+    name: str
+    guess: float
+    lower: float
+    upper: float
+    log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ControlQuestion:
+    """A model, what is free, what is to become least, and under which constraints, over symbols of the model's system.
+
+    Attributes
+    ----------
+    horizon : float
+        Its length, or the guess of it where it is among the quantities.
+    inputs : mapping from input to FreeInput or Input
+    quantities : tuple of DecidedQuantity
+        What is decided besides inputs.
+    scenarios : tuple of (n_p,) arrays
+        Numbers of the parameters; of free ones any.
+    initial : mapping from own state to float, expression or None
+        None where it is among the quantities.
+    objective : casadi.SX
+        Of `terms`, parameters and quantities; a number if all feasible plans are equally good.
+    path, points, whole : tuple of Constraint
+        Along the horizon, at times, and of the horizon as a whole.
+    """
+
+    model: Model
+    start: float
+    horizon: float
+    inputs: Mapping[str, FreeInput | Input]
+    quantities: tuple[DecidedQuantity, ...]
+    scenarios: tuple[Array, ...]
+    worst: bool
+    initial: Mapping[str, Any]
+    algebraic_guess: Array
+    objective: ca.SX
+    terms: tuple[HorizonTerm, ...]
+    path: tuple[Constraint, ...]
+    points: tuple[Constraint, ...]
+    whole: tuple[Constraint, ...]
+    soft: float | None
+
+    @property
+    def free_inputs(self) -> dict[str, FreeInput]:
+        """The inputs that are chosen, in the model's order."""
+        return {n: u for n, u in self.inputs.items() if isinstance(u, FreeInput)}
+
+    @property
+    def known_inputs(self) -> dict[str, Input]:
+        """The inputs that are given."""
+        return {n: u for n, u in self.inputs.items() if not isinstance(u, FreeInput)}
+
+    @property
+    def timed(self) -> bool:
+        """Whether the horizon is among the quantities, the first then."""
+        return any(q.name == HORIZON for q in self.quantities)
+
+    def place(self, name: str) -> int | None:
+        """Return where a quantity stands, None if it is none."""
+        return next((i for i, q in enumerate(self.quantities) if q.name == name), None)
+
+
+def read_question(
+    model: Any, horizon: Any, inputs: Any, minimise: Any, constraints: Any, parameters: Any, initial: Any,
+    start: Any, scenarios: Any, soft: Any,
+) -> ControlQuestion:  # fmt: skip
+    """Read what `control` was given.
+
+    Raises InputError: listing every mistake.
+    """
+    if not isinstance(model, Model):
+        check("control", [f"the first argument is {text(model)}; give a Model"])
+    mistakes: list[str] = []
+    if model.with_switches() is not model:
+        mistakes.append("the model switches at times (if_else, fmax and the like of time); give a known Input instead")
+    begin = real(start)
+    if begin is None or not np.isfinite(begin):
+        mistakes.append(f"start is {text(start)}; give a finite number")
+        begin = 0.0
+    quantities: list[DecidedQuantity] = []
+    length = _read_horizon(horizon, quantities, mistakes)
+    signals = _read_inputs(model, inputs, begin, length, bool(quantities), mistakes)
+    numbers = _read_parameters(model, parameters, quantities, mistakes)
+    first = _read_initial(model, initial, quantities, mistakes)
+    guesses = [first.pop(n, 1.0) for n in model.algebraic_states]
+    chosen = any(isinstance(u, FreeInput) for u in signals.values()) or len(signals) < len(model.inputs)
+    if not chosen and not quantities:
+        told = "has no inputs" if not model.inputs else "has no free input"
+        mistakes.append(f"nothing can be decided: the model {told}; declare Model(..., inputs=[u]) and give "
+                        "inputs={'u': cf.Input.free(pieces=20)}, or let a parameter, an initial state or the horizon "
+                        "be free")  # fmt: skip
+    if scenarios not in ("mean", "worst"):
+        mistakes.append(f"scenarios is {text(scenarios)}; choose 'mean' or 'worst'")
+    if soft is not None and not (real(soft) or 0.0) > 0.0:
+        mistakes.append(f"soft is {text(soft)}; give a positive price for each unit of a constraint's violation")
+    known = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name(), *(q.name for q in quantities)}
+    objective = _read_objective(model, minimise, known, mistakes)
+    path, points, whole = _read_constraints(model, constraints, known, begin, length, bool(quantities) and
+                                            quantities[0].name == HORIZON, mistakes)  # fmt: skip
+    check("control", mistakes)
+    terms = terms_in([objective, *(c.expression for c in whole)])
+    terms = tuple(replace(t, expression=_told(model, t.expression)) for t in terms)
+    return ControlQuestion(
+        model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst" and len(numbers) > 1,
+        first, np.array(guesses, dtype=float), objective, terms, path, points, whole,
+        None if soft is None else float(soft),
+    )  # fmt: skip
+
+
+def _told(model: Model, expression: ca.SX) -> ca.SX:
+    """Write an expression over the symbols of the model's system; names of outputs stand for their expressions."""
+    own = {*model.states, *model.algebraic_states}
+    outputs = {n: e for n, e in model.outputs.items() if n not in own}
+    return by_name(exchanged(model.told(expression), outputs), model.system)
+
+
+def _read_horizon(horizon: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> float:
+    if isinstance(horizon, Free):
+        wrong = bound_mistakes("the horizon", horizon.guess, horizon.lower, horizon.upper, horizon.scale)
+        if not wrong and (horizon.guess <= 0.0 or horizon.lower < 0.0):
+            wrong = ["the horizon may become negative; give cf.free(guess, lower=...) with lower > 0"]
+        if horizon.prior is not None:
+            wrong.append("the horizon has a prior; there are no data here, leave it out")
+        mistakes += wrong
+        lower = max(horizon.lower, 0.0)
+        quantities.append(DecidedQuantity(HORIZON, horizon.guess, lower, horizon.upper, horizon.scale == "log"))
+        return 1.0 if wrong else float(horizon.guess)
+    length = real(horizon)
+    if length is None or not 0.0 < length < np.inf:
+        mistakes.append(f"horizon is {text(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it")
+        return 1.0
+    return length
+
+
+def _read_inputs(
+    model: Model, inputs: Any, start: float, length: float, timed: bool, mistakes: list[str]
+) -> dict[str, FreeInput | Input]:
+    given = {} if inputs is None else named("inputs", inputs, mistakes)
+    mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in given if n not in model.inputs]
+    out: dict[str, FreeInput | Input] = {}
+    for n in model.inputs:
+        if n not in given:
+            mistakes.append(
+                f"input '{n}' is missing; give cf.Input.free(pieces=20, bounds=(...)), a number or an Input"
+            )
+            continue
+        value = given[n]
+        out[n] = found = value if isinstance(value, FreeInput) else as_input(n, value, mistakes)
+        if isinstance(found, FreeInput):
+            continue
+        low, high = found.span
+        if timed and found.kind != "constant":
+            mistakes.append(f"input '{n}' varies in time and the horizon is free; give a constant, or fix the horizon")
+        elif low > start + _SPAN * length or high < start + (1.0 - _SPAN) * length:
+            mistakes.append(f"input '{n}' is known from {low:g} to {high:g} only; the horizon ends at "
+                            f"{start + length:g}")  # fmt: skip
+    return out
+
+
+def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> list[Array]:
+    """Return the parameters of each scenario; add those that are free to the quantities."""
+    listed = None if given is None or isinstance(given, Mapping) else items(given)
+    one: list[Any] = [given]
+    every = [_values(model, of, mistakes) for of in (one if listed is None else listed)]
+    if not every:
+        mistakes.append("parameters is an empty list; give one mapping for each scenario")
+    freed: dict[str, Parameter] = {}
+    for values in every:
+        for name, value in values.items():
+            if isinstance(value, Parameter) and not value.fixed:
+                freed.setdefault(name, value)
+    for name, value in freed.items():
+        what = f"parameter '{name}'"
+        wrong = bound_mistakes(what, value.value, value.lower, value.upper, value.scale)
+        if value.prior is not None or value.local or value.starts is not None:
+            wrong.append(f"{what} has a prior, starts, or is local; here it has a value and bounds only")
+        mistakes += wrong
+        if not wrong:
+            log = value.scale == "log"
+            quantities.append(DecidedQuantity(name, float(real(value.value) or 0.0), value.lower, value.upper, log))
+    out: list[Array] = []
+    for i, values in enumerate(every):
+        where = f" in scenario {i + 1}" if len(every) > 1 else ""
+        p = np.zeros(len(model.parameters))
+        for j, name in enumerate(model.parameters):
+            value = values.get(name)
+            number = real(value.value if isinstance(value, Parameter) else value)
+            if name in freed or name in model.noises:
+                p[j] = 0.0 if number is None or name in model.noises else number
+            elif number is None or not np.isfinite(number):
+                mistakes.append(f"parameter '{name}' has no value{where}; give a number, or "
+                                "cf.Parameter(guess, bounds=...) to choose it")  # fmt: skip
+            else:
+                p[j] = number
+        out.append(p)
+    return out
+
+
+def _values(model: Model, given: Any, mistakes: list[str]) -> dict[str, Any]:
+    """Return what is said of parameters: by a mapping, or by a result, of which other quantities do not matter."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) and hasattr(given, "parameters"):
+        known: Mapping[str, Any] = {**getattr(getattr(given, "problem", None), "fixed", {}), **given.parameters}
+        return {n: float(known[n]) for n in model.parameters if n in known}
+    values = named("parameters", given, mistakes)
+    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    return values
+
+
+def _read_initial(model: Model, given: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> dict[str, Any]:
+    own = {} if given is None else named("initial", given, mistakes)
+    known = (*model.own_states, *model.algebraic_states)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
+    general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
+    every, out = {**general, **own}, dict[str, Any]()
+    for n in known:
+        value = every.get(n, 1.0 if n in model.algebraic_states else None)
+        value = value.guess if isinstance(value, Consistent) else value
+        if isinstance(value, Free) and n in model.own_states:
+            wrong = bound_mistakes(f"initial state '{n}'", value.guess, value.lower, value.upper, value.scale)
+            wrong += [f"initial state '{n}' has a prior; there are no data here"] if value.prior is not None else []
+            mistakes += wrong
+            quantities.append(DecidedQuantity(f"{n}(0)", value.guess, value.lower, value.upper, value.scale == "log"))
+            out[n] = None
+            continue
+        number = real(value)
+        if isinstance(value, ca.SX) and value.is_constant():
+            number = float(value)
+        if isinstance(value, ca.SX) and number is None:
+            strange = [s.name() for s in ca.symvar(value) if s.name() not in model.parameters]
+            mistakes += [f"initial state '{n}' contains '{s}', which is no parameter" for s in strange]
+            out[n] = by_name(value, model.system)
+        elif number is None or not np.isfinite(number):
+            mistakes.append(f"initial state '{n}' is {text(value)}; give a number, an expression of parameters, or "
+                            "cf.free(guess) to choose it")  # fmt: skip
+        else:
+            out[n] = number
+    return out
+
+
+def _read_objective(model: Model, minimise: Any, known: set[str], mistakes: list[str]) -> ca.SX:
+    number = real(minimise)
+    if number is not None and np.isfinite(number):
+        return ca.SX(number)
+    if not isinstance(minimise, ca.SX) or minimise.numel() != 1:
+        mistakes.append(f"minimise is {text(minimise)}; give an expression such as cf.integral(x**2 + u**2), "
+                        "-cf.at_end(x) or cf.final_time()")  # fmt: skip
+        return ca.SX(0)
+    return _whole(model, "minimise", ca.densify(minimise), known, mistakes)
+
+
+def _whole(model: Model, what: str, expression: ca.SX, known: set[str], mistakes: list[str]) -> ca.SX:
+    """Read an expression of terms and quantities: what changes along the horizon may stand inside of terms only."""
+    terms = terms_in([expression])
+    for term in terms:
+        _check_names(f"{what}, {term.symbol}", term.expression, known, mistakes)
+    inside = {hash(t.symbol) for t in terms}
+    outer = [s for s in ca.symvar(expression) if hash(s) not in inside]
+    varying = {*model.outputs, *model.inputs, model.system.t.name()}
+    for s in outer:
+        if s.name() in varying:
+            mistakes.append(f"{what} contains '{s.name()}', which changes along the horizon; say where: "
+                            f"cf.at_end({s.name()}), cf.integral({s.name()}), or cf.along(...), cf.at(t, ...) of a "
+                            "constraint")  # fmt: skip
+        elif s.name() not in known:
+            mistakes.append(f"{what} contains '{s.name()}': {suggest(s.name(), sorted(known))}")
+    return exchanged(expression, {s.name(): s for s in ca.vertsplit(model.system.p)} if model.parameters else {})
+
+
+def _check_names(what: str, expression: ca.SX, known: set[str], mistakes: list[str]) -> None:
+    strange = sorted({s.name() for s in ca.symvar(expression)} - known)
+    mistakes += [f"{what} contains '{n}': {suggest(n, sorted(known))}" for n in strange]
+
+
+def _read_constraints(
+    model: Model, given: Any, known: set[str], start: float, length: float, timed: bool, mistakes: list[str]
+) -> tuple[tuple[Constraint, ...], ...]:
+    every = () if given is None else read_constraints(given, mistakes)
+    mistakes += repeated_names(every)
+    path, points, whole = list[Any](), list[Any](), list[Any]()
+    for c in every:
+        if c.of != "value":
+            mistakes.append(f"constraint '{c.name}' is about how something changes, which control does not know; "
+                            "make the rate a state or an output and bound it along")  # fmt: skip
+            continue
+        if c.experiments:
+            mistakes.append(f"constraint '{c.name}' names experiments; there are none here")
+        if isinstance(c.times, tuple):
+            outside = [t for t in c.times if not start - _SPAN <= t <= start + length * (1 + _SPAN)]
+            if timed:
+                mistakes.append(
+                    f"constraint '{c.name}' is at a time and the horizon is free; use cf.at_end or cf.along"
+                )
+            elif outside:
+                mistakes.append(f"constraint '{c.name}' is at t = {outside[0]:g}, outside of the horizon from "
+                                f"{start:g} to {start + length:g}")  # fmt: skip
+        if c.times == ALONG or isinstance(c.times, tuple):
+            if terms_in([c.expression]):
+                mistakes.append(
+                    f"constraint '{c.name}' contains an integral or an end value; leave cf.along, cf.at out"
+                )
+                continue
+            _check_names(f"constraint '{c.name}'", c.expression, known, mistakes)
+            told = replace(c, expression=_told(model, c.expression))
+            (path if c.times == ALONG else points).append(told)
+        else:
+            whole.append(replace(c, expression=_whole(model, f"constraint '{c.name}'", c.expression, known, mistakes)))
+    return tuple(path), tuple(points), tuple(whole)
+
+
+__all__ = ["END", "HORIZON", "INTEGRAL", "TIME", "WORST", "ControlQuestion", "DecidedQuantity", "read_question"]

@@ -1,0 +1,321 @@
+"""The equations of one stage as graphs, by collocation or by Runge-Kutta steps: all stages share them.
+
+With tau in [0, 1] on a stage of length h that begins at t_k, D the differentiation matrix, l_j the basis polynomials
+and b the weights of a collocation table with points c,
+
+    d_i  : h f(t_i, x_i, z_i, u(t_i), p) - sum_j D_ij x_j = 0,    alg(t_i, x_i, z_i, u(t_i), p) = 0,    x_0 = s_k
+    x_k  : sum_j l_j(1) x_j - s_{k+1} = 0
+    L_k  = h sum_i b_i L(t_i, x_i, z_i, u(t_i), p)                  the integral over the stage
+
+so that an integral has the accuracy of a state.  Integrals that the objective does not simply add up are states: those
+in a root or a logarithm, and those in constraints.
+
+Notation
+--------
+y (n_y,)   variables of a stage: s_k, inner states w_k, values of free inputs v_k, quantities q, s_{k+1}
+e (n_e,)   numbers of a stage: begin and length as parts of the horizon, for each free input the parts of its piece at
+           which the stage begins and ends, for each known one the cubic (4,) that it is
+P (n_P,)   numbers of a scenario: parameters, initial states, length of the horizon
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.reprs import brief
+from castfit.control.question import HORIZON
+from castfit.control.terms import END, INTEGRAL
+from castfit.model.expressions import exchanged
+from castfit.transcribe.elements import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array
+    from castfit.control.question import ControlQuestion
+    from castfit.control.terms import HorizonTerm
+    from castfit.problem.constraints import Constraint
+    from castfit.transcribe.elements import Table
+
+
+@brief
+@dataclass(frozen=True)
+class StageMethod:
+    """How a stage is discretised: collocation, or as many Runge-Kutta steps."""
+
+    degree: int = 3
+    scheme: str = "radau"
+    steps: int = 0
+
+    @property
+    def table(self) -> Table | None:
+        """The collocation table; None for Runge-Kutta steps."""
+        return None if self.steps else table(self.scheme, self.degree)
+
+    @property
+    def points(self) -> Array:
+        """Times in a stage at which inner states are, (d,)."""
+        return table(self.scheme, self.degree).points if not self.steps else np.empty(0)
+
+
+@dataclass(frozen=True)
+class StagePoint:
+    """A point of a stage: time, states (integrals among them), algebraic states, inputs."""
+
+    t: ca.SX
+    x: ca.SX
+    z: ca.SX
+    u: ca.SX
+
+
+@dataclass(frozen=True, eq=False)
+class StageRows:
+    """Expressions of y, e, P that are held between bounds at some stages; `columns` None for all of them.
+
+    unit : "state" where a row has the unit of the state of that index in `states`, else of its own
+    """
+
+    name: str
+    graph: ca.SX
+    lower: Array
+    upper: Array
+    columns: tuple[int, ...] | None = None
+    states: tuple[int, ...] = ()
+
+
+class StageGraphs:
+    """Symbols and expressions of one stage of a question.
+
+    Attributes
+    ----------
+    y, e, P : casadi.SX
+        What the expressions are of.
+    summed : tuple of HorizonTerm
+        The integrals that the objective adds up.
+    carried : tuple of HorizonTerm
+        The integrals that are states, after the model's.
+    slack : casadi.SX
+        The worst case, if it is asked for, and by how much each path constraint may be violated, if they are soft.
+    """
+
+    def __init__(self, question: ControlQuestion, method: StageMethod) -> None:
+        self.question, self.method, system = question, method, question.model.system
+        objective, integrals = question.objective, [t for t in question.terms if t.kind == INTEGRAL]
+        self.summed, self.carried = _split_integrals(question, objective, integrals)
+        self.n_x, self.n_z = system.x.numel(), system.z.numel()
+        self.n_s = self.n_x + len(self.carried)
+        self.n_w = 0 if self.method.steps else self.method.degree * (self.n_s + self.n_z)
+        free = question.free_inputs
+        self.n_v = sum(1 + of.linear for of in free.values())
+        n_slack = int(question.worst) + (len(question.path) if question.soft is not None else 0)
+        sizes = self.n_s, self.n_w, self.n_v, len(question.quantities), n_slack, self.n_s
+        names = ("s", "w", "v", "q", "slack", "next")
+        self.s, self.w, self.v, self.q, self.slack, self.next = map(ca.SX.sym, names, sizes)
+        self.y = ca.vertcat(self.s, self.w, self.v, self.q, self.slack, self.next)
+        self.e = ca.SX.sym("e", 2 + 2 * len(free) + 4 * len(question.known_inputs))
+        n_p = system.p.numel()
+        self.P = ca.SX.sym("P", n_p + len(question.model.own_states) + 1)
+        values = [ca.exp(self.q[i]) if of.log else self.q[i] for i, of in enumerate(question.quantities)]
+        self.named = {of.name: value for of, value in zip(question.quantities, values, strict=True)}
+        self.horizon = self.named[HORIZON] if question.timed else self.P[-1]
+        self.h = self.horizon * self.e[1]
+        numbers = zip(question.model.parameters, ca.vertsplit(self.P[:n_p]) if n_p else [], strict=True)
+        self.p = ca.vertcat(*(self.named.get(n, number) for n, number in numbers)) if n_p else ca.SX(0, 1)
+        rates = [system.ode, *(t.expression for t in self.carried)]
+        summed = ca.vertcat(*(t.expression for t in self.summed))
+        self._rates = ca.Function("rates", system.arguments, [ca.vertcat(*rates), system.alg, ca.SX(summed)])
+        build = self._runge_kutta if self.method.steps else self._collocated
+        defects, end, self.integrals, self.inside, self.end = build()
+        self.begin = self.place(0.0, self.s, ca.SX(self.n_z, 1))
+        zero = np.zeros(defects.numel() + self.n_s)
+        kinds = [*range(self.n_s), *([-1] * self.n_z)]
+        states = (*(kinds * (self.n_w // max(len(kinds), 1))), *range(self.n_s))
+        self.equations = StageRows(
+            "the model's equations", ca.vertcat(defects, end - self.next), zero, zero, None, states
+        )
+
+    def place(self, tau: float, x: ca.SX, z: ca.SX) -> StagePoint:
+        """Return the point at a part tau of the stage, with states x and algebraic states z there."""
+        question, part, cubic = self.question, 2, 2 + 2 * len(self.question.free_inputs)
+        elapsed, used, u = tau * self.h, 0, list[ca.SX]()
+        for name in question.model.inputs:
+            if name not in question.free_inputs:
+                c = self.e[cubic : cubic + 4]
+                u.append(c[0] + elapsed * (c[1] + elapsed * (c[2] + elapsed * c[3])))
+                cubic += 4
+                continue
+            if question.free_inputs[name].linear:
+                at = self.e[part] + tau * (self.e[part + 1] - self.e[part])
+                u.append(self.v[used] + at * (self.v[used + 1] - self.v[used]))
+            else:
+                u.append(self.v[used])
+            part, used = part + 2, used + 1 + question.free_inputs[name].linear
+        t = question.start + self.horizon * (self.e[0] + tau * self.e[1])
+        return StagePoint(t, x, z, ca.vertcat(*u) if u else ca.SX(0, 1))
+
+    def at(self, place: StagePoint, expressions: Sequence[ca.SX]) -> ca.SX:
+        """Evaluate expressions of the model's symbols, and of quantities by name, at a point."""
+        system = self.question.model.system
+        column = exchanged_vector(expressions, self.named, system.p)
+        graph = ca.Function("at", [*system.arguments, self.q], [column])
+        return ca.SX(graph(place.t, place.x[: self.n_x], place.z, self.p, place.u, self.q))
+
+    def rates(self, place: StagePoint) -> tuple[ca.SX, ca.SX, ca.SX]:
+        """Return the derivatives of the states, what algebraic equations leave, and the integrands that are summed."""
+        found: Any = self._rates(place.t, place.x[: self.n_x], place.z, self.p, place.u)
+        return found
+
+    def _collocated(self) -> tuple[ca.SX, ca.SX, ca.SX, list[StagePoint], StagePoint]:
+        chosen = self.method.table
+        assert chosen is not None
+        n, d = self.n_s + self.n_z, chosen.degree
+        every = [self.w[i * n : (i + 1) * n] for i in range(d)]
+        nodes = [self.s, *(of[: self.n_s] for of in every)]
+        algebraic = [ca.reshape(of[self.n_s :], self.n_z, 1) for of in every]  # of one state alone, a slice is a row
+        places, defects, total = list[StagePoint](), list[ca.SX](), ca.SX(len(self.summed), 1)
+        for i, of in enumerate(every):
+            place = self.place(float(chosen.points[i]), of[: self.n_s], algebraic[i])
+            rate, residual, integrand = self.rates(place)
+            slope = sum((float(c) * x for c, x in zip(chosen.derivative[i], nodes, strict=True)), ca.SX(self.n_s, 1))
+            defects += [self.h * rate - slope, residual]
+            total += self.h * float(chosen.weights[i]) * integrand
+            places.append(place)
+        end = sum((float(c) * x for c, x in zip(chosen.end, nodes, strict=True) if c), ca.SX(self.n_s, 1))
+        z = sum((float(c) * of for c, of in zip(chosen.algebraic_basis(1.0), algebraic, strict=True)),
+                ca.SX(self.n_z, 1))  # fmt: skip
+        return ca.vertcat(*defects), end, total, places, self.place(1.0, end, z)
+
+    def _runge_kutta(self) -> tuple[ca.SX, ca.SX, ca.SX, list[StagePoint], StagePoint]:
+        """Take steps of the classical method."""
+        steps, none = self.method.steps, ca.SX(0, 1)
+        x, total, h = self.s, ca.SX(len(self.summed), 1), self.h / self.method.steps
+
+        for i in range(steps):
+            slope, integrand = list[ca.SX](), list[ca.SX]()
+            for tau, by in ((0.0, 0.0), (0.5, 0.5), (0.5, 0.5), (1.0, 1.0)):
+                at = x + h * by * slope[-1] if slope else x
+                rate, _, more = self.rates(self.place((i + tau) / steps, at, none))
+                slope.append(rate)
+                integrand.append(more)
+            x = x + h / 6 * (slope[0] + 2 * slope[1] + 2 * slope[2] + slope[3])
+            total += h / 6 * (integrand[0] + 2 * integrand[1] + 2 * integrand[2] + integrand[3])
+        end = self.place(1.0, self.next, none)
+        return none, x, total, [end], end
+
+    def initial(self) -> StageRows:
+        """Return the equations of the first stage's initial states."""
+        question, model = self.question, self.question.model
+        n_p, values = model.system.p.numel(), dict[str, ca.SX]()
+        for i, n in enumerate(model.own_states):
+            said = question.initial[n]
+            if said is None:
+                values[n] = self.named[f"{n}(0)"]
+            elif isinstance(said, ca.SX):
+                values[n] = self.at(self.begin, [said])
+            else:
+                values[n] = self.P[n_p + i]
+        known = ca.vertcat(*values.values(), *ca.vertsplit(self.s)[len(values) : self.n_x])
+        for line in model.lines:  # what a delay line holds at the start may contain the other states there
+            for n in line.nodes:
+                values[n] = self.at(StagePoint(self.begin.t, known, self.begin.z, self.begin.u), [model.initial[n]])
+        first = ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1))
+        zero = np.zeros(self.n_s)
+        return StageRows("initial states", ca.densify(first - self.s), zero, zero, (0,), tuple(range(self.n_s)))
+
+    def objective(self) -> tuple[ca.SX, ca.SX]:
+        """Return what each stage, and what the end of the last one adds to the objective."""
+        graph = self.question.objective
+        if self.summed:
+            sums = ca.vertcat(*(t.symbol for t in self.summed))
+            factors = ca.jacobian(graph, sums)
+            per_stage = ca.mtimes(self.of_whole(factors), self.integrals)
+            graph = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0])
+        else:
+            per_stage = ca.SX(0)
+        return ca.densify(per_stage), ca.densify(self.of_whole(graph))
+
+    def path(self) -> list[StageRows]:
+        """Return path constraints at all points of a stage, and at its begin what free inputs make jump there.
+
+        At the begin of the first stage a constraint of states alone is a statement about the initial states.
+        """
+        system, constraints = self.question.model.system, self.question.path
+        if not constraints:
+            return []
+        jumping = [
+            i for i, c in enumerate(constraints)
+            if ca.depends_on(c.expression, system.u) and not (self.n_z and ca.depends_on(c.expression, system.z))
+        ]  # fmt: skip
+        places = [*((place, range(len(constraints))) for place in self.inside), (self.begin, jumping)]
+        out: list[StageRows] = []
+        for place, chosen in places:
+            found = ca.vertsplit(self.at(place, [constraints[i].expression for i in chosen])) if chosen else []
+            for i, value in zip(chosen, found, strict=True):
+                out += self._held(constraints[i], value, i)
+        return out
+
+    def points(self, edges: Array) -> list[StageRows]:
+        """Return what holds at points in time, which are edges (K + 1,) of stages, where these end."""
+        out: list[StageRows] = []
+        for c in self.question.points:
+            assert isinstance(c.times, tuple)
+            ends = [int(np.argmin(np.abs(edges - t))) for t in c.times]
+            for place, columns in ((self.begin, [0] if 0 in ends else []), (self.end, [k - 1 for k in ends if k])):
+                if columns:
+                    graph = self.at(place, [c.expression])
+                    bounds = np.array([c.lower]), np.array([c.upper])
+                    out.append(StageRows(c.name, graph, *bounds, tuple(columns)))
+        return out
+
+    def whole(self) -> list[StageRows]:
+        """Return the constraints of the horizon as a whole, at its last stage."""
+        rows = [(c, self.of_whole(c.expression)) for c in self.question.whole]
+        return [StageRows(c.name, ca.densify(g), np.array([c.lower]), np.array([c.upper]), (-1,)) for c, g in rows]
+
+    def _held(self, constraint: Constraint, value: ca.SX, i: int) -> list[StageRows]:
+        """Return one path constraint at one place, softened if that was asked for."""
+        low, high, name = constraint.lower, constraint.upper, constraint.name
+        if self.question.soft is None:
+            return [StageRows(name, value, np.array([low]), np.array([high]))]
+        slack, none = self.slack[int(self.question.worst) + i], np.array([np.inf])
+        rows = [StageRows(name, value + slack, np.array([low]), none)] if np.isfinite(low) else []
+        return rows + ([StageRows(name, value - slack, -none, np.array([high]))] if np.isfinite(high) else [])
+
+    def of_whole(self, expression: ca.SX) -> ca.SX:
+        """Write an expression of terms over the variables of the last stage."""
+        old, new = list[ca.SX](), list[ca.SX]()
+        for term in self.question.terms:
+            old.append(term.symbol)
+            if term in self.carried:
+                new.append(self.end.x[self.n_x + self.carried.index(term)])
+            else:
+                new.append(self.at(self.end, [term.expression]) if term.kind == END else self.horizon)
+        found = ca.SX(ca.substitute([expression], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]) if old else expression
+        p = self.question.model.system.p
+        found = ca.SX(ca.substitute([found], [p], [self.p])[0]) if p.numel() else found
+        return exchanged(found, self.named)
+
+
+def exchanged_vector(expressions: Sequence[ca.SX], named: dict[str, ca.SX], p: ca.SX) -> ca.SX:
+    """Stack expressions, with quantities that are no parameters in the place of their names."""
+    own = {s.name() for s in (ca.vertsplit(p) if p.numel() else [])}
+    others = {n: v for n, v in named.items() if n not in own}
+    return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), others)) if expressions else ca.SX(0, 1)
+
+
+def _split_integrals(
+    question: ControlQuestion, objective: ca.SX, integrals: Sequence[HorizonTerm]
+) -> tuple[tuple[HorizonTerm, ...], tuple[HorizonTerm, ...]]:
+    """Tell integrals that the objective adds up from those that must be states."""
+    varying = ca.vertcat(*(t.symbol for t in question.terms if t.kind in (INTEGRAL, END)))
+    bound = ca.SX(ca.vertcat(*(c.expression for c in question.whole)))
+    summed = tuple(
+        t for t in integrals
+        if not question.worst and not ca.depends_on(bound, t.symbol)
+        and not ca.depends_on(ca.jacobian(objective, t.symbol), varying)
+    )  # fmt: skip
+    return summed, tuple(t for t in integrals if t not in summed)

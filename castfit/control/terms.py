@@ -1,0 +1,137 @@
+"""What objectives and constraints of a whole horizon are made of: integrals, values at its end, its length.
+
+Each is a CasADi symbol, so that any expression may hold it: ``cf.integral(u**2) + 10 * cf.at_end(x)``,
+``-cf.log(cf.at_end(x))``.  A graph carries nothing but symbols, so what each one stands for is remembered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import real, text
+from castfit._support.status import check
+from castfit.problem.constraints import expression_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTEGRAL, END, TIME = "integral", "end", "time"
+
+_KNOWN: dict[int, HorizonTerm] = {}
+"""What each symbol stands for.  A record keeps its own alive, so that no other gets its place in memory."""
+
+_SAID: dict[tuple[str, int], HorizonTerm] = {}
+"""The same by what was said, so that what is said twice is one symbol."""
+
+
+@dataclass(frozen=True, eq=False)
+class HorizonTerm:
+    """A symbol, and the expression of which it is the integral or the value at the end; of the final time none."""
+
+    kind: str
+    symbol: ca.SX
+    expression: ca.SX
+
+
+def integral(expression: Any) -> Any:
+    """Return the integral of an expression over the horizon, for objectives and constraints of `control`.
+
+    Parameters
+    ----------
+    expression : casadi.SX or float
+        Of states, algebraic states, inputs, parameters and time.
+
+    Returns
+    -------
+    casadi.SX
+        A symbol: it may stand in any expression, ``cf.sqrt(cf.integral(u**2))``.
+
+    Raises
+    ------
+    InputError
+        If it is no scalar expression, or contains such symbols itself.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, u = cf.symbols("x u")
+    >>> cf.integral(x**2 + u**2)
+    SX(integral(sq(x)+sq(u)))
+    """
+    return _term("integral", INTEGRAL, expression)
+
+
+def at_end(expression: Any) -> Any:
+    """Return the value of an expression at the end of the horizon, for objectives and constraints of `control`.
+
+    Parameters
+    ----------
+    expression : casadi.SX
+        Of states, algebraic states, inputs, parameters and time.
+
+    Returns
+    -------
+    casadi.SX
+        A symbol: ``minimise=-cf.at_end(b)``, ``constraints=[cf.at_end(x) == 1]``.
+
+    Raises
+    ------
+    InputError
+        If it is no scalar expression, or contains such symbols itself.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x = cf.symbols("x")
+    >>> cf.at_end(x) == 1
+    SX((at_end(x)==1))
+    """
+    return _term("at_end", END, expression)
+
+
+def final_time() -> Any:
+    """Return the length of the horizon, for objectives and constraints of `control` where it is free.
+
+    Returns
+    -------
+    casadi.SX
+        A symbol: ``minimise=cf.final_time()``.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.final_time()
+    SX(final_time)
+    """
+    return _known(TIME, "final_time", ca.SX(0)).symbol
+
+
+def terms_in(expressions: Iterable[ca.SX]) -> tuple[HorizonTerm, ...]:
+    """Return the terms in expressions, each once."""
+    symbols: Sequence[ca.SX] = ca.symvar(ca.SX(ca.vertcat(*expressions)))
+    return tuple(_KNOWN[hash(s)] for s in symbols if hash(s) in _KNOWN)
+
+
+def _term(where: str, kind: str, given: Any) -> ca.SX:
+    graph = ca.densify(given) if isinstance(given, ca.SX) and given.numel() == 1 else None
+    if graph is None:
+        number = real(given)
+        wrong = number is None or not np.isfinite(number)
+        check(where, [f"expression is {text(given)}; give a scalar expression of the model's symbols"] if wrong else [])
+        graph = ca.SX(number or 0.0)
+    if terms_in([graph]):
+        check(where, ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"])
+    return _known(kind, f"{where}({expression_text(graph)[:60]})", graph).symbol
+
+
+def _known(kind: str, name: str, graph: ca.SX) -> HorizonTerm:
+    key = kind, 0 if kind == TIME else hash(graph)
+    if key not in _SAID:
+        made = HorizonTerm(kind, ca.SX.sym(name), graph)
+        _SAID[key] = _KNOWN[hash(made.symbol)] = made
+    return _SAID[key]

@@ -1,0 +1,123 @@
+"""Typical magnitudes of everything that a program is in, so that no plan depends on units.
+
+States have the size that they had under the guessed inputs, and that bounds and end values give them; inputs that of
+their bounds and guesses.  What was zero all along takes the size that moves another state, or is moved by others, by as
+much as is typical of it over the horizon:
+
+    size of y_j = size of x_i / (T |df_i/dy_j|),      size of x_i = T max_j |df_i/dy_j| size of y_j
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.control.terms import END
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from castfit._support.arrays import Array
+    from castfit.control.question import ControlQuestion
+    from castfit.control.trajectory import PlanCourse
+
+
+@dataclass(frozen=True, eq=False)
+class PlanUnits:
+    """Of states with integrals (n_s,), algebraic states (n_z,), values of inputs (n_u,), quantities (n_q,)."""
+
+    states: Array
+    algebraic: Array
+    values: Array
+    quantities: Array
+
+
+def units_of(
+    question: ControlQuestion, courses: Sequence[PlanCourse], parameters: Array, carried: Sequence[int]
+) -> PlanUnits:
+    """Return them from courses with parameters (scenarios, n_p); `carried` are the integrals that are states."""
+    system = question.model.system
+    n_x, n_z, horizon = system.x.numel(), system.z.numel(), question.horizon
+    states, algebraic, integrals = (_largest([getattr(c, n) for c in courses]) for n in ("x", "z", "integrals"))
+    states = states if courses else np.zeros(n_x)
+    algebraic = algebraic if courses else np.zeros(n_z)
+    for name, size in _named_sizes(question).items():
+        if name in question.model.states:
+            i = question.model.states.index(name)
+            states[i] = max(states[i], size)
+    inputs = np.zeros(system.u.numel())
+    for i, name in enumerate(question.model.inputs):
+        if name in question.free_inputs:
+            u = question.free_inputs[name]
+            guess = np.abs(u.first(question.start, horizon)).max()
+            inputs[i] = max(guess, *(abs(b) if np.isfinite(b) else 0.0 for b in (u.lower, u.upper)))
+        elif courses:
+            inputs[i] = max(float(np.abs(c.u[:, i]).max()) for c in courses)
+    slopes = _slopes(question, courses, parameters)
+    both = _spread(np.concatenate([states, inputs]), slopes, horizon)
+    states, inputs = both[:n_x], both[n_x:]
+    more = integrals[list(carried)] if courses else np.zeros(len(carried))
+    values = [np.full(u.size, inputs[question.model.inputs.index(n)]) for n, u in question.free_inputs.items()]
+    return PlanUnits(
+        np.concatenate([states, _positive(more)]), _positive(algebraic),
+        np.concatenate(values) if values else np.empty(0), np.array([_size(q) for q in question.quantities]),
+    )  # fmt: skip
+
+
+def _named_sizes(question: ControlQuestion) -> dict[str, float]:
+    """Return the largest bounds of constraints of a state alone, along, at a time or at the end."""
+    ends = {hash(t.symbol): t.expression for t in question.terms if t.kind == END}
+    out: dict[str, float] = {}
+    for c in (*question.path, *question.points, *question.whole):
+        graph = ends.get(hash(c.expression), c.expression)
+        if graph.is_symbolic():
+            bounds = [abs(b) for b in (c.lower, c.upper) if np.isfinite(b)]
+            out[graph.name()] = max([out.get(graph.name(), 0.0), *bounds])
+    return out
+
+
+def _slopes(question: ControlQuestion, courses: Sequence[PlanCourse], parameters: Array) -> Array:
+    """Return the largest sizes of df/d(x, u) along the courses, (n_x, n_x + n_u)."""
+    system = question.model.system
+    y = ca.vertcat(system.x, system.u)
+    slope: Any = ca.Function("slope", system.arguments, [ca.densify(ca.jacobian(system.ode, y))])
+    out = np.zeros((system.x.numel(), y.numel()))
+    for course, p in zip(courses, parameters, strict=False):
+        for k in np.unique(np.linspace(0, course.t.size - 1, 5).astype(int)):
+            found = np.abs(np.asarray(slope(course.t[k], course.x[k], course.z[k], p, course.u[k]), dtype=float))
+            out = np.maximum(out, np.where(np.isfinite(found), found, 0.0))
+    return out
+
+
+def _spread(sizes: Array, slopes: Array, horizon: float) -> Array:
+    """Give a size to what has none, from the equations that it is in; 1 where these tell nothing."""
+    n = slopes.shape[0]
+    for _ in range(sizes.size):
+        unknown = sizes == 0.0
+        if not unknown.any():
+            break
+        new = sizes.copy()
+        for j in np.flatnonzero(unknown):
+            into = [sizes[i] / (horizon * slopes[i, j]) for i in range(n) if slopes[i, j] > 0.0 and sizes[i] > 0.0]
+            moved = horizon * float(np.max(slopes[j] * sizes, initial=0.0)) if j < n else 0.0
+            new[j] = min(into) if into else moved
+        if np.array_equal(new, sizes):
+            break
+        sizes = new
+    return _positive(sizes)
+
+
+def _largest(columns: Sequence[Array]) -> Array:
+    return np.max([np.abs(c).max(axis=0, initial=0.0) for c in columns], axis=0) if columns else np.empty(0)
+
+
+def _positive(sizes: Array) -> Array:
+    return np.where((sizes > 0.0) & np.isfinite(sizes), sizes, 1.0)
+
+
+def _size(q: Any) -> float:
+    bounds = [abs(b) for b in (q.lower, q.upper) if np.isfinite(b)]
+    return 1.0 if q.log else abs(q.guess) or max(bounds, default=1.0) or 1.0

@@ -1,0 +1,91 @@
+"""Inputs that are free: values on pieces of a horizon, to be chosen so that an objective becomes best.
+
+u(t) = u_k                                              on piece k, piecewise constant: N values
+u(t) = u_k + (u_{k+1} - u_k) (t - t_k) / (t_{k+1} - t_k)      linear: N + 1 values at the ends of pieces
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, real, reals, text
+from castfit._support.bounds import bound_mistakes
+from castfit._support.reprs import brief
+from castfit._support.status import check
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+KINDS = ("piecewise_constant", "linear")
+_MOST = 100_000  # pieces: more are a slip
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class FreeInput:
+    """An input that `control` chooses; create it with ``Input.free``, which says what its fields mean.
+
+    guess : a number, an array of one for each value, a function of time such as an `Input`, or None
+    """
+
+    pieces: int
+    kind: str
+    lower: float
+    upper: float
+    guess: Any
+
+    def __post_init__(self) -> None:
+        mistakes = option_mistakes(
+            ("pieces", self.pieces, is_count(self.pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
+            ("kind", self.kind, is_one_of(self.kind, *KINDS), "choose 'piecewise_constant' or 'linear'"),
+        )
+        low, high = real(self.lower), real(self.upper)
+        values = None if self.guess is None or callable(self.guess) else reals(self.guess)
+        if values is None:
+            mistakes += bound_mistakes("the input", self._middle() if not mistakes else 0.0, low, high, "linear")[:1]
+        if self.guess is not None and not callable(self.guess):
+            if values is None or values.ndim > 1 or not np.isfinite(values).all():
+                mistakes.append(f"guess is {text(self.guess)}; give a number, one for each value, or an Input")
+            elif values.ndim == 1 and not mistakes and values.size != self.size:
+                mistakes.append(f"guess has {values.size} numbers for {self.size} values; give one, or one for each")
+            else:
+                found = [m for v in np.unique(values).tolist() for m in bound_mistakes("the input", v, low, high,
+                                                                                         "linear")]  # fmt: skip
+                mistakes += list(dict.fromkeys(found))
+        check("Input.free", mistakes)
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return self.pieces + (self.kind == "linear")
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is linear between values."""
+        return self.kind == "linear"
+
+    def _middle(self) -> float:
+        """Return the middle between finite bounds, else what is nearest to 0 within them."""
+        low, high = real(self.lower), real(self.upper)
+        if low is None or high is None or np.isnan(low) or np.isnan(high):
+            return 0.0
+        if np.isfinite(low) and np.isfinite(high):
+            return 0.5 * (low + high)
+        return min(max(0.0, low), high)
+
+    def edges(self, start: float, horizon: float) -> Array:
+        """Return the ends of the pieces, (pieces + 1,)."""
+        return start + horizon * np.linspace(0.0, 1.0, self.pieces + 1)
+
+    def first(self, start: float, horizon: float) -> Array:
+        """Return the values at which the search begins, (size,)."""
+        if callable(self.guess):
+            edges = self.edges(start, horizon)
+            at = edges if self.linear else 0.5 * (edges[1:] + edges[:-1])
+            found: Any = self.guess(at)
+            return np.clip(np.broadcast_to(np.asarray(found, dtype=float), at.shape), self.lower, self.upper)
+        value = self._middle() if self.guess is None else np.asarray(self.guess, dtype=float)
+        return np.array(np.broadcast_to(value, (self.size,)))

@@ -1,0 +1,169 @@
+"""Optimal control: optima in closed form, both transcriptions, and what the integrated model says."""
+
+from __future__ import annotations
+
+import casadi as ca
+import numpy as np
+import pytest
+
+import castfit as cf
+from tests.builders import refused
+
+x, v, u, k = cf.symbols("x v u k")
+POINT = cf.Model({x: v, v: u}, inputs=[u], initial={x: 0, v: 0})
+DECAY = cf.Model({x: -k * x + u}, inputs=[u], parameters=[k], initial={x: 1})
+BOTH = pytest.mark.parametrize("transcription", ["collocation", "multiple"])
+
+
+def free(pieces=10, kind="piecewise_constant", **options):
+    return {"u": cf.Input.free(pieces, kind, **options)}
+
+
+@BOTH
+def test_minimal_time_of_the_double_integrator(transcription):
+    plan = cf.control(
+        POINT, horizon=cf.free(3.0, lower=0.1), inputs=free(bounds=(-1, 1)), minimise=cf.final_time(),
+        constraints=[cf.at_end(x) == 1, cf.at_end(v) == 0], transcription=transcription,
+    )  # fmt: skip
+    assert plan.success, plan.message
+    assert plan.horizon == pytest.approx(2.0, rel=1e-7)
+    assert np.allclose(plan.inputs["u"].values, [1] * 5 + [-1] * 5, atol=1e-6)
+    assert plan.states["x"][-1] == pytest.approx(1.0, abs=1e-7)
+
+
+@BOTH
+def test_least_energy_is_the_straight_line_of_calculus(transcription):
+    """u = 6 - 12 t brings a point from rest to rest at 1: integral of u**2 is 12."""
+    plan = cf.control(
+        POINT, horizon=1, inputs=free(10, "linear"), minimise=cf.integral(u**2),
+        constraints=[cf.at_end(x) == 1, cf.at_end(v) == 0], transcription=transcription,
+    )  # fmt: skip
+    assert plan.success, plan.message
+    assert plan.objective == pytest.approx(12.0, rel=1e-7)
+    assert np.allclose(plan.inputs["u"].values, 6 - 12 * np.linspace(0, 1, 11), atol=1e-5)
+
+
+def test_the_optimum_does_not_depend_on_units():
+    """Bryson and Denham's problem in other units of length, time and objective."""
+    objectives = []
+    for length, second, price in ((1.0, 1.0, 1.0), (1e6, 1e-3, 1e-9), (1e-5, 1e4, 1e7)):
+        speed = length / second
+        model = cf.Model({x: v, v: u}, inputs=[u], initial={x: 0, v: speed})
+        plan = cf.control(
+            model, horizon=second, inputs=free(12, "linear"), minimise=price * cf.integral(u**2) / 2,
+            constraints=[cf.along(x <= length / 9), cf.at_end(x) == 0, cf.at_end(v) == -speed],
+        )  # fmt: skip
+        assert plan.success, plan.message
+        objectives.append(plan.objective / price / (length**2 / second**3))
+    assert np.allclose(objectives, objectives[0], rtol=1e-6)
+    assert objectives[0] == pytest.approx(4.0, rel=2e-2)
+
+
+def test_nonlinear_functions_of_integrals_and_ends():
+    """sqrt and log change the value, not the optimum; integrals in them are states."""
+    plain = cf.control(POINT, horizon=1, inputs=free(), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 1])
+    root = cf.control(
+        POINT, horizon=1, inputs=free(guess=1.0), minimise=cf.log(cf.integral(u**2)), constraints=[cf.at_end(x) == 1]
+    )
+    assert plain.success
+    assert root.success, root.message
+    assert np.exp(root.objective) == pytest.approx(plain.objective, rel=1e-6)
+    bound = cf.control(
+        POINT, horizon=1, inputs=free(), minimise=-cf.at_end(x), constraints=[cf.integral(u**2) <= plain.objective]
+    )
+    assert bound.success, bound.message
+    assert bound.objective == pytest.approx(-1.0, rel=1e-6)
+    assert bound.constraints["integral(sq(u)) <= " + f"{plain.objective:.12g}"].active
+
+
+def test_parameters_and_initial_states_are_decided_too():
+    """x = a exp(-k) + c: only the product matters, so bounds decide."""
+    plan = cf.control(
+        DECAY, horizon=1, inputs={"u": 0.0}, parameters={"k": cf.Parameter(1.0, bounds=(0.5, 2.0))},
+        initial={"x": cf.free(1.0, bounds=(0.0, 3.0))}, minimise=-cf.at_end(x) + (cf.quantity("x(0)") - 2) ** 2,
+    )  # fmt: skip
+    assert plan.success, plan.message
+    assert plan.parameters["k"] == pytest.approx(0.5, abs=1e-6)
+    assert plan.parameters["x(0)"] == pytest.approx(2 + np.exp(-0.5) / 2, abs=1e-6)
+
+
+def test_an_objective_may_be_any_expression_of_end_states():
+    """log det of the Gramian of a point, one integral for each entry; its optimum by a fine grid of one number."""
+    g11, g12, g22 = cf.symbols("g11 g12 g22")
+    a, b = ca.sin(u), ca.cos(u)
+    model = cf.Model({g11: a * a, g12: a * b, g22: b * b}, inputs=[u], initial={g11: 1e-3, g12: 0, g22: 1e-3})
+    det = cf.at_end(g11) * cf.at_end(g22) - cf.at_end(g12) ** 2
+    plan = cf.control(model, horizon=1, inputs={"u": cf.Input.free(2, bounds=(0, 1))}, minimise=-cf.log(det), starts=3,
+                      rng=0)  # fmt: skip
+    assert plan.success, plan.message
+    grid = np.linspace(0, 1, 201)
+    s, t = np.meshgrid(grid, grid)
+    mean = [(f(s) + f(t)) / 2 for f in (lambda w: np.sin(w) ** 2, lambda w: np.sin(w) * np.cos(w),
+                                         lambda w: np.cos(w) ** 2)]  # fmt: skip
+    best = np.max((mean[0] + 1e-3) * (mean[2] + 1e-3) - mean[1] ** 2)
+    assert plan.objective == pytest.approx(-np.log(best), abs=1e-3)
+
+
+def test_scenarios_share_the_input():
+    """A mean over scenarios is no better than each alone; the worst case is better in the worst case."""
+    options = {"horizon": 1, "inputs": free(5, bounds=(-2, 2)), "minimise": cf.integral(x**2 + 0.1 * u**2)}
+    both = [{"k": 0.5}, {"k": -0.5}]
+    alone = [cf.control(DECAY, parameters=p, **options).objective for p in both]
+    mean = cf.control(DECAY, parameters=both, **options)
+    worst = cf.control(DECAY, parameters=both, scenarios="worst", **options)
+    assert mean.success, mean.message
+    assert worst.success, worst.message
+    assert mean.objective >= np.mean(alone) - 1e-6
+    assert worst.objective >= max(alone) - 1e-6
+    assert mean.states["x"].shape == (2, mean.times.size)
+
+
+def test_a_plan_goes_on_from_elsewhere():
+    plan = cf.control(
+        DECAY, horizon=1, inputs=free(5, bounds=(-2, 2)), parameters={"k": 0.5}, minimise=cf.integral(x**2 + u**2)
+    )
+    again = plan.again({"x": 0.5}, parameters={"k": 0.2}, shift=0.2)
+    anew = cf.control(
+        DECAY, horizon=1, inputs=free(5, bounds=(-2, 2)), parameters={"k": 0.2}, initial={"x": 0.5},
+        minimise=cf.integral(x**2 + u**2),
+    )  # fmt: skip
+    assert again.success, again.message
+    assert again.objective == pytest.approx(anew.objective, rel=1e-7)
+    assert np.allclose(again.inputs["u"].values, anew.inputs["u"].values, atol=1e-5)
+    with refused("shift is -1", "'y'"):
+        plan.again({"y": 1.0}, shift=-1)
+
+
+def test_algebraic_states():
+    z = cf.symbols("z")
+    model = cf.Model({x: z}, algebraic={z: z - u + x}, inputs=[u], initial={x: 1})
+    plain = cf.Model({x: u - x}, inputs=[u], initial={x: 1})
+    options = {"horizon": 1, "inputs": free(5), "minimise": cf.integral(x**2 + u**2)}
+    dae, ode = cf.control(model, **options), cf.control(plain, **options)
+    assert dae.success, dae.message
+    assert dae.objective == pytest.approx(ode.objective, rel=1e-7)
+    with refused("algebraic states"):
+        cf.control(model, transcription="multiple", **options)
+
+
+def test_every_mistake_is_found_before_anything_is_solved():
+    with refused("horizon", "'w' is no input", "input 'u' is missing", "'k' has no value", "'y'"):
+        cf.control(DECAY, horizon=-1, inputs={"w": 1.0}, minimise=cf.integral(cf.symbols("y")))
+    with refused("changes along the horizon"):
+        cf.control(POINT, horizon=1, inputs=free(), minimise=x)
+    with refused("nothing can be decided: the model has no inputs"):
+        cf.control(cf.Model({x: -x}, initial={x: 1}), horizon=1, minimise=cf.at_end(x))
+    with refused("pieces"):
+        cf.control(POINT, horizon=1, inputs=free(20), minimise=cf.integral(u**2),
+                   transcription=cf.Collocation(elements=10))  # fmt: skip
+
+
+def test_no_minimum_and_no_feasible_plan_are_said():
+    endless = cf.control(POINT, horizon=1, inputs=free(), minimise=-cf.at_end(x))
+    assert not endless.success
+    assert "Bound the inputs" in endless.message
+    impossible = cf.control(
+        POINT, horizon=1, inputs=free(bounds=(-1, 1)), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 5]
+    )
+    assert not impossible.success
+    assert "at_end(x) == 5" in impossible.message
