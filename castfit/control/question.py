@@ -111,7 +111,7 @@ def read_question(
     if not isinstance(model, Model):
         check("control", [f"the first argument is {text(model)}; give a Model"])
     mistakes: list[str] = []
-    if model.with_switches() is not model:
+    if model.with_switches is not model:
         mistakes.append("the model switches at times (if_else, fmax and the like of time); give a known Input instead")
     begin = real(start)
     if begin is None or not np.isfinite(begin):
