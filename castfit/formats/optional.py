@@ -7,6 +7,8 @@ from typing import Any
 
 from castfit._support.status import InputError
 
+_ALONE = ("pypesto",)  # what belongs to no extra of ours
+
 
 def library(name: str, where: str = "petab") -> Any:
     """Return a module of an optional library.
@@ -17,4 +19,5 @@ def library(name: str, where: str = "petab") -> Any:
         return import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        raise InputError(where, [f"{package} is not installed; pip install 'castfit[petab]'"]) from error
+        named = package if package in _ALONE else "'castfit[petab]'"
+        raise InputError(where, [f"{package} is not installed; pip install {named}"]) from error

@@ -1,0 +1,415 @@
+"""`to_pypesto`: a problem's negative log likelihood as an objective of pyPESTO, so that only the engine changes.
+
+x (n,)  are parameters on their scales, theta (n_theta,) what castfit searches, natural values stand between them:
+
+    d f / d x_j = (d f / d theta_j) T_j,      T_j = (d natural / d x)_j / (d natural / d theta)_j
+
+and Fisher's information is  T F T.  Residuals are those of normal errors, whose spreads s may be estimated: with
+
+    rho_i = (mu_i - m_i) / s_i,    sigma_i = sqrt(2 log s_i + C)
+
+half of all squares is the negative log likelihood but for a constant (Raue et al. 2013, PLOS ONE 8, e74335, use
+C = 50).  castfit's rows give their derivatives: row i of a prediction is  d mu_i / s_i,  that of a spread, once it is
+weighted for Fisher's information,  sqrt(2) d log s_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import text
+from castfit._support.arrays import Array, Index, Mask
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.pickling import Picklable
+from castfit._support.status import InputError, check
+from castfit.densities.noise.gaussian import Gaussian, LogNormal
+from castfit.densities.noise.unknown import unknown
+from castfit.experiment.events import symbols_of
+from castfit.formats.optional import library
+from castfit.formats.petab.likelihood import Objective
+from castfit.formats.petab.loading import load_tables
+from castfit.formats.petab.problem_tables import LIN, LOG, LOG10, ParameterRow
+from castfit.integrate import IntegratorOptions
+from castfit.problem.parameters import Parameter
+from castfit.problem.problem import Problem, kind_mistakes
+from castfit.result.covariance import neg2loglik
+from castfit.transcribe.observation import constant
+
+_OFFSET = 50.0  # so that roots of 2 log s exist down to s = 1e-10
+_TOLERANCE = 1e-8  # of integration, as pyPESTO's users know it of AMICI
+_SAME = 1e-9  # relative: values of fixed parameters
+
+
+@dataclass(frozen=True)
+class ParameterAxes:
+    """What x is: names, scales ("lin", "log", "log10"), bounds, guesses on these scales; of all, fixed ones too.
+
+    place : (n_theta,) the entry of x that each entry of theta is
+    """
+
+    names: tuple[str, ...]
+    scales: tuple[str, ...]
+    lower: Array
+    upper: Array
+    guess: Array
+    place: Index
+
+    @property
+    def fixed(self) -> Index:
+        """Entries of x that are not estimated."""
+        return np.setdiff1d(np.arange(len(self.names)), self.place)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledLikelihood(Picklable):
+    """The negative log likelihood of a problem over x; nothing in it needs pyPESTO."""
+
+    problem: Problem
+    axes: ParameterAxes
+    integrator: IntegratorOptions
+
+    @cached_property
+    def _objective(self) -> Objective:
+        return Objective(self.problem, np.array(self.problem.guess), self.integrator)
+
+    @cached_property
+    def _constant(self) -> float:
+        posed, unknowns = self._objective.posed, int(self._objective.staged.layout.group_sizes.sum())
+        return 0.5 * float(neg2loglik(0.0, constant(posed), n_unknown=unknowns))
+
+    @property
+    def squares(self) -> bool:
+        """Whether there are residuals: all errors are normal, and no spread is eliminated."""
+        observed = [of for c in self.problem.conditions for of in c.observed if of is not None]
+        normal = all(isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.plain for of in observed)
+        return normal and not self._objective.staged.layout.n_groups
+
+    def theta(self, x: Array) -> tuple[Array, Array]:
+        """Return theta and T, (n_theta,) each.
+
+        Raises InputError: for an x of another length, or where a parameter that is fixed has another value.
+        """
+        axes = self.axes
+        if x.shape != (len(axes.names),):
+            raise InputError("to_pypesto", [f"x has the shape {x.shape}; give ({len(axes.names)},): "
+                                            f"{', '.join(axes.names)}"])  # fmt: skip
+        fixed, given = axes.fixed, axes.guess
+        moved = fixed[np.abs(x[fixed] - given[fixed]) > _SAME * np.maximum(1.0, np.abs(given[fixed]))]
+        if moved.size:
+            said = [
+                f"'{axes.names[j]}' is fixed at {given[j]:g} and cannot be {x[j]:g}; load it as estimated"
+                for j in moved
+            ]
+            raise InputError("to_pypesto", said)
+        natural, slope = self._natural(x[axes.place])
+        theta = self.problem.to_search(natural)
+        return theta, slope / self.problem.natural_slope(theta)
+
+    def _natural(self, x: Array) -> tuple[Array, Array]:
+        """Return natural values of what is estimated, and their derivatives by x."""
+        bases = {LIN: 0.0, LOG: 1.0, LOG10: float(np.log(10.0))}
+        rate = np.array([bases[self.axes.scales[j]] for j in self.axes.place])
+        exponential = np.exp(rate * x)
+        return np.where(rate == 0.0, x, exponential), np.where(rate == 0.0, 1.0, rate * exponential)
+
+    def value(self, x: Array) -> float:
+        """Return the negative log likelihood; infinite where the model cannot be integrated."""
+        with np.errstate(all="ignore"):
+            theta, _ = self.theta(x)
+            found = self._objective.staged.evaluate(self._objective.packed(theta))
+        return found.cost + self._constant
+
+    def derivatives(self, x: Array) -> tuple[float, Array, Array]:
+        """Return the value, its gradient (n,), and Fisher's information (n, n); infinity and NaN where they fail."""
+        rows = self._rows(x)
+        n = x.size
+        if rows is None:
+            return np.inf, np.full(n, np.nan), np.full((n, n), np.nan)
+        gradient, information = np.zeros(n), np.zeros((n, n))
+        gradient[self.axes.place] = rows.slopes.T @ rows.values
+        information[np.ix_(self.axes.place, self.axes.place)] = rows.weighted.T @ rows.weighted
+        return rows.cost + self._constant, gradient, information
+
+    def residuals(self, x: Array) -> tuple[Array, Array]:
+        """Return residuals (n_r,) and their derivatives (n_r, n), where all errors are normal; NaN where they fail."""
+        rows = self._rows(x)
+        if rows is None:
+            size = self._shape
+            return np.full(size, np.nan), np.full((size, x.size), np.nan)
+        r, by_mean = rows.values[rows.datum], rows.weighted[rows.datum]
+        logs = rows.weighted[~rows.datum] / np.sqrt(2.0)  # d log s
+        roots = np.sqrt(2.0 * np.log(rows.spreads[rows.computed]) + _OFFSET)
+        by_mean[rows.computed] -= r[rows.computed, None] * logs
+        slopes = np.zeros((r.size + roots.size, x.size))
+        slopes[:, self.axes.place] = np.concatenate([by_mean, logs / roots[:, None]])
+        return np.concatenate([r, roots]), slopes
+
+    @property
+    def _shape(self) -> int:
+        return sum(int(chain.row_mask.sum()) for chain in self._objective.staged.layout.chains)
+
+    def eliminated(self, x: Array) -> dict[str, float]:
+        """Return the spreads that are eliminated, where they are best."""
+        found = self._objective.evaluate(self.theta(x)[0])
+        return dict(zip(self.problem.posed.groups, np.asarray(found.at.sigma).tolist(), strict=True))
+
+    @one_blas_thread
+    def _rows(self, x: Array) -> _Rows | None:
+        """Return the rows at x, None where they cannot be computed."""
+        with np.errstate(all="ignore"):
+            theta, scale = self.theta(x)
+            staged = self._objective.staged
+            linear = staged.linearize(self._objective.packed(theta))
+            if not linear.ok:
+                return None
+            weights = linear.information() if linear.information is not None else None
+            values, slopes, weighted = list[Array](), list[Array](), list[Array]()
+            datum, computed = list[Mask](), list[Mask]()
+            for i, (chain, at, j) in enumerate(zip(staged.layout.chains, linear.values, linear.jacobians, strict=True)):
+                own = np.zeros((*at.r.shape, theta.size))
+                own[..., chain.theta] = j.R_q
+                own *= scale
+                w = None if weights is None else weights[i]
+                of = own if w is None else w[..., None] * own if w.ndim == 2 else w @ own
+                mask = chain.row_mask
+                values.append(at.r[mask])
+                slopes.append(own[mask])
+                weighted.append(of[mask])
+                datum.append(chain.datum_mask[mask])
+                computed.append(chain.spread[mask & chain.datum_mask] >= 0)
+            spreads = [spread for _, spread, _ in staged.standardised(self._objective.packed(theta))]
+        r, by_x, seen, spread = (np.concatenate(part) for part in (values, slopes, weighted, spreads))
+        if not (np.isfinite(r).all() and np.isfinite(by_x).all() and np.isfinite(seen).all()):
+            return None
+        return _Rows(linear.cost, r, by_x, seen, np.concatenate(datum), spread, np.concatenate(computed))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows (m,), their derivatives by entries of theta on the scales of x, and these weighted for information.
+
+    datum : (m,) which rows are those of values;  spreads, computed : (n,) of each value, and which are expressions
+    """
+
+    cost: float
+    values: Array
+    slopes: Array
+    weighted: Array
+    datum: Mask
+    spreads: Array
+    computed: Mask
+
+
+def _on_scales(values: Sequence[float | None], scales: Sequence[str]) -> Array:
+    """Return natural values on scales; NaN for one that is not given."""
+    natural = np.array([np.nan if v is None else v for v in values])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log = np.log(natural)
+    decades = log / np.log(10.0)
+    return np.select([np.equal(scales, LOG), np.equal(scales, LOG10)], [log, decades], natural)
+
+
+def to_pypesto(
+    problem: Problem | str | Path,
+    *,
+    eliminate: bool = False,
+    integrator: IntegratorOptions | None = None,
+) -> Any:
+    """Return a problem's negative log likelihood as an objective of pyPESTO: value, gradient, information, residuals.
+
+    Parameters
+    ----------
+    problem : Problem, str or path
+        The YAML file of a PEtab problem: x is all of its parameter table, in its order and on its scales, fixed ones
+        too, as ``PetabImporter(...).create_problem(objective=...)`` wants it.  Or a problem of castfit: x is what it
+        estimates, what it searches as a logarithm on the scale log10.
+    eliminate : bool
+        Whether standard deviations that are parameters of their own, and of nothing else, stand at their most likely
+        value, without regard to bounds, and are left out of x (hierarchical optimization); those of `unknown` always
+        do.
+    integrator : IntegratorOptions, optional
+        By default with a relative tolerance of 1e-8.
+
+    Returns
+    -------
+    pypesto.objective.ObjectiveBase
+        Without priors, which pyPESTO adds from PEtab's table.  Its second derivatives are Fisher's information.  It has
+        residuals where all errors are normal and no spread is eliminated.  ``objective.create_problem()`` is a
+        ``pypesto.Problem`` with bounds, names, scales and guess, and without priors; ``objective.eliminated(x)`` are
+        the spreads that were left out.  Where the model cannot be integrated, values are infinite.
+
+    Raises
+    ------
+    InputError
+        For mistakes in the files, what is no problem, priors of spreads that are to be eliminated, and where pyPESTO is
+        missing.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> problem = cf.problems.load("bellman").problem
+    >>> objective = cf.petab.to_pypesto(problem)  # doctest: +SKIP
+    >>> value, gradient = objective(objective.guess, sensi_orders=(0, 1))  # doctest: +SKIP
+    """
+    given: Any = problem
+    options: Any = IntegratorOptions(relative_tolerance=_TOLERANCE) if integrator is None else integrator
+    mistakes: list[str] = []
+    if eliminate not in (True, False):
+        mistakes.append(f"eliminate is {text(eliminate)}; choose True or False")
+    if not isinstance(options, IntegratorOptions):
+        mistakes.append(f"integrator is {text(integrator)}; give IntegratorOptions(...)")
+    if not isinstance(given, (str, Path, Problem)):
+        mistakes.append(f"it is given {text(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
+    check("to_pypesto", mistakes)
+    base = library("pypesto.objective.base", "to_pypesto").ObjectiveBase
+    loaded = None if isinstance(given, Problem) else load_tables(given)
+    whole: Any = given if loaded is None else loaded.problem
+    check("to_pypesto", kind_mistakes(whole))
+    reduced: Problem = _without_spreads(whole) if eliminate else whole
+    gone = {*whole.names} - {*reduced.names}
+    table = () if loaded is None else tuple(row for row in loaded.stated.parameters if row.name not in gone)
+    axes = _of_quantities(reduced) if loaded is None else _of_table(reduced, table)
+    return _kind(base)(ScaledLikelihood(reduced, axes, options))
+
+
+def _of_quantities(problem: Problem) -> ParameterAxes:
+    quantities = problem.quantities
+    scales = tuple(LOG10 if q.scale == "log" else LIN for q in quantities)
+    guess = problem.to_natural(problem.guess).tolist()
+    lower, upper = [q.lower for q in quantities], [q.upper for q in quantities]
+    lower, upper, guess = (_on_scales(of, scales) for of in (lower, upper, guess))
+    return ParameterAxes(problem.names, scales, lower, upper, guess, np.arange(len(problem.names)))
+
+
+def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
+    names, scales = tuple(row.name for row in rows), tuple(row.scale for row in rows)
+    guesses = dict(zip(problem.names, problem.to_natural(problem.guess).tolist(), strict=True))
+    of = ([row.lower for row in rows], [row.upper for row in rows], [guesses.get(r.name, r.nominal) for r in rows])
+    lower, upper, guess = (_on_scales(values, scales) for values in of)
+    place = np.array([names.index(n) for n in problem.names], dtype=np.intp)
+    return ParameterAxes(names, scales, lower, upper, guess, place)
+
+
+def _without_spreads(problem: Problem) -> Problem:
+    """Return the problem in which standard deviations that are parameters of nothing else are eliminated.
+
+    Raises InputError: for one that has a prior.
+    """
+    own = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
+    free = {n for n in own if n in problem.names} - _elsewhere(problem)
+    priors = [n for n in sorted(free) if problem.parameters[n].prior is not None]
+    check("to_pypesto", [f"'{n}' has a prior and cannot be eliminated; choose eliminate=False" for n in priors])
+    experiments = [
+        e.with_changes(noise={n: _opened(noise, free) for n, noise in e.noise.items()}) for e in problem.experiments
+    ]
+    inside = {*problem.own_model.parameters}
+    kept = {n: _held(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in inside}
+    return problem.replace(experiments=experiments, parameters=kept) if free else problem
+
+
+def _held(parameter: Any) -> Any:
+    return Parameter(parameter.value, fixed=True)
+
+
+def _bare(noise: Any) -> str:
+    """Return the name of a standard deviation that is a parameter, empty where it is anything else."""
+    sigma = noise.sigma
+    normal = isinstance(noise, (Gaussian, LogNormal)) and noise.plain
+    return sigma.name() if normal and isinstance(sigma, ca.SX) and sigma.is_symbolic() else ""
+
+
+def _opened(noise: Any, names: set[str]) -> Any:
+    return replace(noise, sigma=unknown(_bare(noise))) if _bare(noise) in names else noise
+
+
+def _elsewhere(problem: Problem) -> set[str]:
+    """Return the names in equations, outputs, experiments, and in standard deviations that are more than a name."""
+    model = problem.own_model
+    graphs: list[Any] = [model.system.ode, model.system.alg, *model.outputs.values(), *model.initial.values()]
+    for e in problem.experiments:
+        graphs += [*e.parameters.values(), *e.initial.values()]
+        before = e
+        while before.steady is not None:
+            before = before.before
+            graphs += [*before.parameters.values(), *before.initial.values()]
+        graphs += [noise.sigma for noise in e.noise.values() if not _bare(noise)]
+    found = {s.name() for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)}
+    return found.union(*(symbols_of(e.events) for e in problem.experiments))
+
+
+@cache
+def _kind(base: Any) -> Any:
+    """Return the class of objectives, whose base is pyPESTO's."""
+
+    class CastfitObjective(base):
+        """A negative log likelihood that castfit computes; see `castfit.petab.to_pypesto`."""
+
+        def __init__(self, likelihood: ScaledLikelihood) -> None:
+            base.__init__(self, x_names=list(likelihood.axes.names))
+            self.likelihood = likelihood
+
+        def call_unprocessed(
+            self, x: Array, sensi_orders: tuple[int, ...], mode: str, return_dict: bool, **_: Any
+        ) -> dict[str, Any]:
+            """Return what is asked for, by pyPESTO's names."""
+            if mode == "mode_res":
+                found = dict(zip(("res", "sres"), self.likelihood.residuals(x), strict=True))
+                return {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+            if max(sensi_orders, default=0) == 0:
+                return {"fval": self.likelihood.value(x)} if sensi_orders else {}
+            found = dict(zip(("fval", "grad", "hess"), self.likelihood.derivatives(x), strict=True))
+            return {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+
+        def check_mode(self, mode: str) -> bool:
+            """Tell whether there are values ("mode_fun"), or residuals ("mode_res")."""
+            return mode == "mode_fun" or (mode == "mode_res" and self.likelihood.squares)
+
+        def check_sensi_orders(self, sensi_orders: tuple[int, ...], mode: str) -> bool:
+            """Tell whether there are derivatives of these orders."""
+            most = 2 if mode == "mode_fun" else 1
+            return self.check_mode(mode) and max(sensi_orders, default=0) <= most
+
+        @property
+        def guess(self) -> Array:
+            """Where a search begins: of a PEtab problem the nominal values; all of x (n,)."""
+            return self.likelihood.axes.guess.copy()
+
+        def eliminated(self, x: Array) -> dict[str, float]:
+            """Return the standard deviations that are left out of x, where they are best."""
+            return self.likelihood.eliminated(
+                np.asarray(self.pre_post_processor.preprocess(x=np.array(x)), dtype=float)
+            )
+
+        def create_problem(self, **options: Any) -> Any:
+            """Return a `pypesto.Problem` with this objective; options are those of its constructor."""
+            axes, fixed = self.likelihood.axes, self.likelihood.axes.fixed
+            said = {
+                "x_names": list(axes.names),
+                "x_scales": list(axes.scales),
+                "x_guesses": axes.guess[None, axes.place],
+                "x_fixed_indices": fixed.tolist(),
+                "x_fixed_vals": axes.guess[fixed].tolist(),
+            }
+            return library("pypesto", "to_pypesto").Problem(self, axes.lower, axes.upper, **{**said, **options})
+
+        def __deepcopy__(self, memo: Mapping[int, Any] | None = None) -> Any:
+            return _revived(self.likelihood, deepcopy(self.pre_post_processor))
+
+        def __reduce__(self) -> Any:
+            return _revived, (self.likelihood, self.pre_post_processor)
+
+    return CastfitObjective
+
+
+def _revived(likelihood: ScaledLikelihood, processor: Any) -> Any:
+    found = _kind(library("pypesto.objective.base", "to_pypesto").ObjectiveBase)(likelihood)
+    found.pre_post_processor = processor
+    return found
