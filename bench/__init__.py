@@ -21,6 +21,7 @@ from . import (
     process_noise,
     regression,
     residual_tests,
+    sbml_suite,
     scaling,
     searches,
     sizes,
@@ -52,6 +53,7 @@ KINDS = (
     ablation.KIND,
     sizes.KIND,
     costs.KIND,
+    sbml_suite.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

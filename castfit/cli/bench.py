@@ -55,6 +55,7 @@ COMMAND = Command(
         "castfit bench --list",
         "castfit bench iss-table2 --methods incremental,multiple --starts 20",
         "castfit bench petab --folder collection --html petab.html",
+        "castfit bench sbml --folder sbml-test-suite/cases/semantic",
         "castfit bench petab --folder collection --problems Boehm --starts 10 --pypesto ~/amici/bin/python",
     ),
     problem=False,

@@ -158,7 +158,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "data": (str, "FILE", "measurements of hiv_proteinase, instead of simulated ones"),
     "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
     "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
-    "folder": (str, "FOLDER", "where the problems of the PEtab benchmark collection are"),
+    "folder": (str, "FOLDER", "where the PEtab collection's problems, or the cases of the SBML Test Suite, are"),
     "pypesto": (str, "PYTHON", "the Python in which pyPESTO and AMICI are installed, to run them beside castfit"),
     "jax": (str, "PYTHON", "the Python in which JAX, diffrax and optimistix are installed, to run them beside castfit"),
     "html": (str, "FILE", "write the table as a page"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -35,6 +35,7 @@ Value = float | ca.SX
 _SIDES = ("before", "after")
 DIRECTIONS = {"rising": 1, "falling": -1, "either": 0}
 _MOST = 100_000  # doses; more are a mistake in the units of time
+_LARGEST_SEED = 2**32 - 1
 _ROUNDING = 1e-9  # of an interval between doses
 
 
@@ -56,14 +57,25 @@ class Event(Picklable):
         Whether a value measured at the very time of the event was measured before or after it.
     when : expression of states, parameters, inputs and time, instead of `time`
         The event happens where this passes zero; or, if it is a condition such as ``x > 1`` or
-        ``casadi.logic_and(x > 1, t < 5)``, whenever that becomes true, by a jump as well.  By single shooting and in
-        simulations only.
+        ``casadi.logic_and(x > 1, t < 5)``, whenever that becomes true, by a jump as well.  By single and multiple
+        shooting and in simulations.
     direction : {"either", "rising", "falling"}
         In which direction it must pass zero.
     at_start : bool
         Whether it happens at the start, too, if the condition is true there.
     count : int
         How often that may happen; more often is a failure.
+    priority : float or expression, optional
+        Of a condition: which comes first where several are true at one time.  The one of the highest priority happens,
+        then that of those left, each on the states that the one before it left; one without priority comes last.
+        Where none has a priority, all happen at once.
+    persistent : bool
+        Of a condition: whether it happens although it is no longer true when its turn comes.
+    rng : int, optional
+        Seed by which those of the same priority are put in order, anew at every such time, and alike in every
+        integration; by default they follow the order in which they are listed.
+    forbidden : str
+        Of a condition: why it must not come true, in words.  That it does is a failure which says so.
 
     Raises
     ------
@@ -91,6 +103,10 @@ class Event(Picklable):
     direction: str = "either"
     count: int = 1
     at_start: bool = False
+    priority: Value | None = None
+    persistent: bool = True
+    rng: int | None = None
+    forbidden: str = ""
 
     def __init__(
         self,
@@ -102,6 +118,10 @@ class Event(Picklable):
         direction: str = "either",
         count: int = 20,
         at_start: bool = False,
+        priority: Value | None = None,
+        persistent: bool = True,
+        rng: int | None = None,
+        forbidden: str = "",
     ) -> None:
         mistakes: list[str] = []
         new = {
@@ -128,9 +148,20 @@ class Event(Picklable):
             )
         if at_start is not False and not (at_start is True and condition):
             mistakes.append(f"at_start is {text(at_start)}; it may be True where when= is a condition, such as x > 3")
+        rank = None if priority is None else _value("priority", priority, mistakes)
+        if not is_one_of(persistent, True, False):
+            mistakes.append(f"persistent is {text(persistent)}; give True or False")
+        if rng is not None and not is_count(rng, 0, _LARGEST_SEED):
+            mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
+        if not isinstance(cast("Any", forbidden), str):
+            mistakes.append(f"forbidden is {text(forbidden)}; say in words why it must not happen")
+        ordered = rank is not None or persistent is not True or bool(forbidden)
+        if ordered and not condition:
+            mistakes.append("priority, persistent and forbidden are those of a condition; write for example when=x > 3")
         check("Event", mistakes)
         vars(self).update(time=at, changes=new, measured=measured, when=when, direction=direction, at_start=at_start)
-        vars(self).update(count=1 if when is None else count)
+        vars(self).update(count=1 if when is None else count, priority=rank, persistent=persistent)
+        vars(self).update(rng=rng, forbidden=forbidden)
 
 
 @public("castfit")
@@ -331,7 +362,7 @@ def symbols_of(events: Iterable[Happening]) -> frozenset[str]:
 
 def _expressions(event: Happening) -> list[ca.SX]:
     if isinstance(event, Event):
-        values: list[Value | None] = [event.time, event.when, *event.changes.values()]
+        values: list[Value | None] = [event.time, event.when, event.priority, *event.changes.values()]
     elif isinstance(event, ParameterSwitch):
         values = [*event.values.values()]
     else:

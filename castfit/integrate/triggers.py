@@ -10,16 +10,20 @@ How they move follows from where they are reached, with f the rates before the e
 in which dx is at fixed time; jumps carry that on (the saltation of the sensitivities).
 
 What one event makes true follows at once.  So that the order is known wherever times are read, each round of events
-takes the next number that a computer can tell from the time of the round before.
+takes the next number that a computer can tell from the time of the round before.  Events that are true at one time
+happen in one round, unless any of them has a priority or may be called off: then each has a round of its own, the one
+whose turn it is, and those that wait are called off by what makes their condition false.
 
 Notation: g differences, s their signs; T_k the time of round k.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -27,13 +31,12 @@ import scipy
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics
-from castfit.problem.event_schedule import Timetable
+from castfit.problem.event_schedule import StateChange, Timetable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
-    from castfit._support.arrays import Array
+    from castfit._support.arrays import Array, Index
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
@@ -91,13 +94,16 @@ class _Step:
     x: Array
     z: Array
     p: Array
+    known: dict[float, tuple[Array, Array] | None] = field(default_factory=dict[float, Any], init=False)
 
     def to(self, s: float) -> tuple[Array, Array] | None:
         """Return the states (x, z) a time s later; None if integration fails."""
         if s == 0.0:
             return self.x, self.z
-        found = self.through(s, 1)
-        return None if found is None else (found[1][-1], found[2][-1])
+        if s not in self.known:  # several triggers look at the same times
+            found = self.through(s, 1)
+            self.known[s] = None if found is None else (found[1][-1], found[2][-1])
+        return self.known[s]
 
     def through(self, s: float, n: int) -> tuple[Array, Array, Array] | None:
         """Return times (n,), and states (n, n_x), (n, n_z) at the ends of n equal parts of the time up to s later."""
@@ -133,7 +139,8 @@ class _TriggerWatch:
     def __post_init__(self) -> None:
         self.e = self.at.e.copy()
         self.triggers = self.condition.schedule.triggers
-        self._left = [self.condition.schedule.rows_of(trigger) for trigger in self.triggers]
+        self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
+        self._draws: dict[int, np.random.Generator] = {}
         self._last = -np.inf
 
     def run(self) -> None:
@@ -153,7 +160,7 @@ class _TriggerWatch:
                 if crossing is not None:
                     before, self._last = self._all(t, x), t
                     x = crossing.values(x, table.e, self._inputs(t)[0])
-                    x = self._happen(self._made_true(before, t, x), t, x)
+                    x = self._happen(self._made_true(before, self._all(t, x)), t, x)
                 done += 1
             x = self._happen(due, t, x)  # after what is known, as everywhere
             if t >= self.end:
@@ -168,26 +175,51 @@ class _TriggerWatch:
     # What happens
 
     def _happen(self, events: Sequence[int], t: float, x: Array) -> Array:
-        """Let events happen at once, then those whose conditions they make true, and so on; return the states."""
-        while events:
+        """Let events happen, then those whose conditions they make true, and so on; return the states."""
+        waiting, before = list(events), self._all(t, x) if events else []
+        while waiting:
             self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
             rows: list[int] = []
-            for i in events:
-                if not self._left[i]:
+            for i in self._next(waiting, t, x):
+                waiting.remove(i)
+                if not self._left[i] or self.triggers[i].forbidden:
                     raise _Exhausted(self.triggers[i])
-                rows.append(self._left[i].pop(0))
+                rows.append(self._left[i].popleft())
             self.e[rows] = self._last
-            before = self._all(t, x)
             x = self.condition.schedule.crossing_at(rows).values(x, self.e, self._inputs(t)[0])
-            events = self._made_true(before, t, x)
+            after = self._all(t, x)
+            made = self._made_true(before, after)
+            waiting = [i for i in waiting if not self._called_off(i, before[i], after[i])] + made
+            before = after
         return x
 
-    def _made_true(self, before: Sequence[Array], t: float, x: Array) -> list[int]:
-        """Return the conditions that a jump to x made true; differences that it left alone keep their signs."""
+    def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
+        """Return which of the events that wait happen next: all at once, or the one whose turn it is."""
+        if not any(self.triggers[i].ordered for i in waiting):
+            return list(waiting)
+        u = self._inputs(t)[0]
+        ranks = np.array([self.triggers[i].rank(t, x, u, self.e) for i in waiting])
+        first = [i for i, rank in zip(waiting, ranks.tolist(), strict=True) if rank == ranks.max()]
+        seed = self.triggers[first[0]].rng
+        if len(first) == 1 or seed is None:
+            return first[:1]
+        if seed not in self._draws:
+            self._draws[seed] = np.random.default_rng(seed)
+        return [first[int(self._draws[seed].integers(len(first)))]]
+
+    def _called_off(self, i: int, before: Array, after: Array) -> bool:
+        """Tell whether a jump made a condition false whose event waits for its turn."""
+        return not (self.triggers[i].persistent or self.held[i] or np.array_equal(before, after))
+
+    def _made_true(self, before: Sequence[Array], after: Sequence[Array]) -> list[int]:
+        """Return the conditions that a jump made true; differences that it left alone keep their signs."""
         found: list[int] = []
-        for i, (trigger, old, g) in enumerate(zip(self.triggers, before, self._all(t, x), strict=True)):
-            self.signs[i] = np.where(g == old, self.signs[i], np.sign(g))
-            held, self.held[i] = self.held[i], trigger.holds(self.signs[i])
+        for i, (trigger, old, g) in enumerate(zip(self.triggers, before, after, strict=True)):
+            signs = np.where(g == old, self.signs[i], np.sign(g))
+            if (signs == self.signs[i]).all():
+                continue
+            self.signs[i] = signs
+            held, self.held[i] = self.held[i], trigger.holds(signs)
             if self.held[i] and not held:
                 found.append(i)
         return found
@@ -256,6 +288,9 @@ class _TriggerWatch:
                     if resting[row]:  # at zero but for errors of integration
                         continue
                     ends = (float(g0[row]), float(rate0[row]), float(g1[row]), float(rate1[row]))
+                    if 0.0 < sign * ends[2] <= -sign * ends[3] * _SAME * (b - step.t):
+                        zeros.append(_Zero(b - step.t, i, row, -sign))  # with what passes zero right here
+                        continue
                     zero = _search(self._along(step, i, row), sign, b - step.t, *ends)
                     if zero is not None:
                         zeros.append(_Zero(zero[0], i, row, zero[1]))
@@ -279,14 +314,33 @@ class _TriggerWatch:
         return self.triggers[i].values(t, x, self._inputs(t)[0], self.e)
 
     def _all(self, t: float, x: Array) -> list[Array]:
-        return [self._values(i, t, x) for i in range(len(self.triggers))]
+        g, _ = self._together.evaluate(t, x, self._inputs(t)[0], self.e[self._rows])
+        return [g[rows] for rows in self._of]
+
+    @cached_property
+    def _together(self) -> StateChange:
+        """The differences of all triggers, as one function."""
+        return self.condition.schedule.every_trigger
+
+    @cached_property
+    def _rows(self) -> Index:
+        return np.concatenate([trigger.parameters for trigger in self.triggers])
+
+    @cached_property
+    def _of(self) -> list[slice]:
+        """Which of the differences each trigger has."""
+        ends = np.cumsum([trigger.function.first.size1_out(0) for trigger in self.triggers]).tolist()
+        return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
 
     def _every_rate(self, step: _Step, t: float, x: Array, z: Array) -> list[tuple[Array, Array, Array]]:
         """Return differences of all triggers, how fast they change, and their derivatives by states."""
         u, du = self._inputs(t)
         graph: Any = integrator_of(self.model, [1.0], self.options).graph
         f = np.asarray(graph(t, x, z, step.p, u)[0], dtype=float).ravel()
-        return [trigger.rates(t, x, u, self.e, f, du) for trigger in self.triggers]
+        g, found = self._together.evaluate(t, x, u, self.e[self._rows])
+        by_x = found[:, 1 : 1 + x.size]
+        rates = found[:, 0] + by_x @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du
+        return [(g[rows], rates[rows], by_x[rows]) for rows in self._of]
 
     @cached_property
     def _noise(self) -> Array:
@@ -320,9 +374,12 @@ def _search(
 
     g0, rate0, g1, rate1 are the difference and its rate at both ends.
     """
+    known: dict[float, float] = {}
 
     def value(s: float) -> float:
-        return along(s)[0]
+        if s not in known:
+            known[s] = along(s)[0]
+        return known[s]
 
     if sign == 0.0:
         if g1 == 0.0:

@@ -31,7 +31,7 @@ from castfit.problem.quantities import Quantity, fixed_value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._support.arrays import Array, Mask
+    from castfit._support.arrays import Array, Index, Mask
     from castfit.densities.noise.correlation import WhitenedErrors
     from castfit.experiment.steady import Rest
 
@@ -366,12 +366,18 @@ class _Happens:
         self._levels: list[Level] = []
         self._setting: dict[str, int] = {}
         self._heights: dict[tuple[bool, float], int] = {}
+        self._last: Occurrence | None = None
 
     def add(self, occurrence: Occurrence) -> None:
         """Add one thing that happens."""
         if occurrence.values is not None:
             self._set(occurrence, occurrence.values)
             return
+        if self._last is occurrence:  # the same event once more
+            row = self._row(f"the time of {occurrence.what}", NEVER)
+            self._instants.append(replace(self._instants[-1], time=row))
+            return
+        self._last = occurrence if occurrence.when is not None else None
         what, after = occurrence.what, occurrence.measured == "after"
         trigger = None if occurrence.when is None else self._trigger(occurrence.when)
         time = self._row(f"the time of {what}", NEVER if trigger is not None else occurrence.time)
@@ -420,8 +426,20 @@ class _Happens:
             rows = np.array([self._parameter("when an event happens", n) for n in names], dtype=np.intp)
             function, truth = self._graphs.trigger(self._model, event.when, names)
             what = _shortened(str(event.when) + ("" if truth is not None else " = 0"))
-            self._triggers[key] = Trigger(what, function, rows, DIRECTIONS[event.direction], truth, event.at_start)
+            self._triggers[key] = Trigger(
+                what, function, rows, DIRECTIONS[event.direction], truth, event.at_start, self._priority(event),
+                event.persistent, event.rng, event.forbidden,
+            )  # fmt: skip
         return self._triggers[key]
+
+    def _priority(self, event: Event) -> tuple[StateChange, Index] | None:
+        """Return an event's priority as a function, and the rows of e that it depends on."""
+        if event.priority is None:
+            return None
+        value = ca.SX(event.priority)
+        names = self._parameters({"priority": value})
+        rows = [self._parameter("the priority of an event", n) for n in names]
+        return self._graphs.trigger(self._model, value, names)[0], np.array(rows, dtype=np.intp)
 
     def switch(self, switch: Switch) -> None:
         """Add a parameter that is 1 from a time on."""

@@ -13,6 +13,8 @@ c      (n_c,)    the entries of e that a jump depends on besides its time
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
+from castfit._support.casadi_functions import Buffered
 from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:
@@ -77,12 +80,41 @@ class StateChange:
 
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
-        new, jacobian = (np.asarray(part, dtype=float) for part in cast("Any", self.first)(*at))
-        return new[:, 0], jacobian
+        call = _buffered(self.first)
+        for array, value in zip(
+            call.arguments.values(), (v for v, n in zip(at, self._sizes, strict=True) if n), strict=True
+        ):
+            array[...] = value
+        call()
+        new, jacobian = call.results["o0"], call.results["o1"]
+        return new[0].copy(), jacobian.T.copy()
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [self.first.nnz_in(i) for i in range(self.first.n_in())]
 
     def bend(self, *at: float | Array) -> Array:
         """Return the Hessian at (t, x, u, c, weight)."""
         return np.asarray(cast("Any", self.second)(*at), dtype=float)
+
+
+class _Buffers(threading.local):
+    def __init__(self) -> None:
+        self.known: OrderedDict[int, tuple[ca.Function, Buffered]] = OrderedDict()
+
+
+_BUFFERS = _Buffers()
+_KEPT = 256  # functions whose buffers are kept
+
+
+def _buffered(function: ca.Function) -> Buffered:
+    """Return a change's function with buffers of this thread: where many events happen, calls are what takes long."""
+    known = _BUFFERS.known
+    if id(function) not in known:
+        known[id(function)] = function, Buffered(function, ("o0", "o1"))
+        if len(known) > _KEPT:
+            known.popitem(last=False)
+    return known[id(function)][1]
 
 
 NEVER = 1e300
@@ -97,6 +129,8 @@ class Trigger:
     parameters : (n_c,) the rows of e that it depends on
     direction : 1 for rising through zero, -1 for falling, 0 for either
     truth : of a condition whether it is true, from the signs of all rows; `at_start` if it may be true there
+    priority : of a condition, where it has one, as the only row of a function of (t, x, u, c), and the rows of e that
+        are its c; `persistent`, `rng` and `forbidden` as in `Event`
     """
 
     what: str
@@ -105,6 +139,22 @@ class Trigger:
     direction: int
     truth: ca.Function | None = None
     at_start: bool = False
+    priority: tuple[StateChange, Index] | None = None
+    persistent: bool = True
+    rng: int | None = None
+    forbidden: str = ""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it happens in its turn, and not at once with whatever else is true."""
+        return self.priority is not None or not self.persistent
+
+    def rank(self, t: float, x: Array, u: Array, e: Array) -> float:
+        """Return the priority; what has none comes last."""
+        if self.priority is None:
+            return -np.inf
+        function, rows = self.priority
+        return float(function.evaluate(t, x, u, e[rows])[0][0])
 
     def values(self, t: float, x: Array, u: Array, e: Array) -> Array:
         """Return g, (n,)."""
@@ -186,7 +236,8 @@ def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
 
 
 _UNITED: dict[tuple[int, ...], tuple[StateChange, Any]] = {}
-_ULPS = 64  # that are one time for what follows an event at once
+_TOGETHER: dict[tuple[int, ...], tuple[StateChange, Any]] = {}
+_ULPS = 4096  # that are one time for what follows an event at once
 
 
 def follows(last: float, time: float) -> bool:
@@ -228,36 +279,79 @@ class Schedule:
         """The rows of e that are times of instants, (n_instants,)."""
         return np.array([instant.time for instant in self.instants], dtype=np.intp)
 
+    @cached_property
+    def every_trigger(self) -> StateChange:
+        """The differences of all triggers as one function; their c one after the other."""
+        key = tuple(id(trigger.function) for trigger in self.triggers)
+        if key not in _TOGETHER:
+            functions = [trigger.function for trigger in self.triggers]
+            sizes = [function.first.size1_in(3) for function in functions]
+            t, x, u = (ca.SX.sym(n, functions[0].first.size1_in(i)) for i, n in enumerate("txu"))
+            c = [ca.SX.sym("c", size) for size in sizes]
+            rows = [function.first.call([t, x, u, own])[0] for function, own in zip(functions, c, strict=True)]
+            _TOGETHER[key] = StateChange.of([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows)), functions
+        return _TOGETHER[key][0]
+
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
-        return [instant.time for instant in self.instants if instant.trigger is trigger]
+        return list(self._by_trigger.get(id(trigger), ()))
+
+    @cached_property
+    def _by_trigger(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for instant in self.instants:
+            if instant.trigger is not None:
+                found.setdefault(id(instant.trigger), []).append(instant.time)
+        return found
+
+    @cached_property
+    def _positions(self) -> dict[int, list[int]]:
+        """The instants whose time is a row of e, by position."""
+        found: dict[int, list[int]] = {}
+        for i, instant in enumerate(self.instants):
+            found.setdefault(instant.time, []).append(i)
+        return found
 
     def crossing_at(self, rows: Sequence[int]) -> Crossing:
         """Return what happens at once, at the times in rows of e."""
-        return Crossing(united([instant for instant in self.instants if instant.time in rows]))
+        found = sorted(i for row in rows for i in self._positions.get(row, ()))
+        return Crossing(united([self.instants[i] for i in found]))
 
     @cached_property
     def known(self) -> Index:
         """The instants whose times are numbers, by position."""
         return np.array([i for i, instant in enumerate(self.instants) if not instant.moves], dtype=np.intp)
 
+    @cached_property
+    def _moving(self) -> Mask:
+        return np.array([instant.moves for instant in self.instants], dtype=np.bool_)
+
     def order(self, e: Array) -> list[int]:
         """Return the instants in the order in which they happen; what is estimated after what is known."""
         times = e[self.rows]
-        return sorted(range(times.size), key=lambda i: (times[i], self.instants[i].moves, i))
+        return np.lexsort((np.arange(times.size), self._moving, times)).tolist()
+
+    @cached_property
+    def _alike(self) -> list[tuple[Instant, list[int]]]:
+        """One instant of each kind, and the rows of e that are the times of all of its kind."""
+        found: dict[tuple[int, int, bytes], tuple[Instant, list[int]]] = {}
+        for instant in self.instants:
+            key = id(instant.change), id(instant.trigger), instant.parameters.tobytes()
+            found.setdefault(key, (instant, []))[1].append(instant.time)
+        return list(found.values())
 
     def reaching(self, reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
         """Tell on which states (n_x,) and rows of e (n_e,) those reached, and parameters (n_p,), depend by events."""
         n_x = reached.size
         states, rows = np.zeros(n_x, dtype=np.bool_), np.zeros(self.n_e, dtype=np.bool_)
-        for instant in self.instants:
+        for instant, times in self._alike:
             if instant.change is None:
                 continue
             support = instant.change.support
             changed = reached & instant.change.changed
             if changed.any():
                 used: Mask = np.logical_or.reduce(support[changed], axis=0)
-                rows[instant.time] = True
+                rows[times] = True
                 states |= used[1 : 1 + n_x]
                 rows[instant.parameters] |= used[used.size - instant.parameters.size :]
                 if instant.trigger is not None:
@@ -276,6 +370,8 @@ class Schedule:
         for trigger in self.triggers:
             rows = self.rows_of(trigger)
             if np.isnan(e[rows]).any():
+                if trigger.forbidden:
+                    return trigger.forbidden
                 return f"the event at {trigger.what} happens more often than {len(rows)} times; give a larger count="
         for instant in self.instants:
             if instant.change is not None and instant.moves and e[instant.time] < start:
@@ -378,6 +474,8 @@ class Timetable:
         last = np.nan
         for i in schedule.order(e):
             time = float(e[schedule.instants[i].time])
+            if time >= NEVER:
+                break  # as all that follow
             # What one event makes true follows it in the next numbers.                  (castfit.integrate.triggers)
             together = schedule.instants[i].trigger is not None and follows(last, time)
             last = last if together else time

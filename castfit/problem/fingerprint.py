@@ -157,6 +157,10 @@ def _events(condition: Condition) -> list[Any]:
             trigger = instant.trigger
             found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
             found += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
+            if trigger.ordered:
+                found += [trigger.persistent, trigger.rng]
+            if trigger.priority is not None:
+                found += [trigger.priority[1], *_graph(trigger.priority[0].first)]
     return [*found, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
 
 

@@ -93,6 +93,7 @@ class Loaded:
     species: dict[str, Species]
     sbml: str
     _start: Callable[[Mapping[str, Any]], Start] = field(repr=False)
+    _larger: Callable[[str], Loaded | None] = field(default=lambda _: None, repr=False)
 
     @property
     def fixed(self) -> dict[str, Parameter]:
@@ -129,6 +130,18 @@ class Loaded:
         Start(initial={'A': 5}, parameters={'k': 1.5})
         """
         return self._start({} if values is None else values)
+
+    def larger(self, why: str) -> Loaded | None:
+        """Return the same with room for more events than were too few, as a failed simulation says `why`; or None.
+
+        Examples
+        --------
+        >>> import castfit as cf
+        >>> loaded = cf.sbml.load_antimony("x' = 1; x = 0; at x >= 1: x = 0", count=2)
+        >>> loaded.larger("too few") is None  # since the count was given
+        True
+        """
+        return self._larger(why)
 
     def numbers(self, start: Start) -> dict[str, Any]:
         """Return the values of all parameters at a start, those that follow from others worked out."""

@@ -449,9 +449,9 @@ def _name_mistakes(what: str, event: Event | Doses, model: Model, parameters: Se
             mistakes.append(
                 f"{what} changes '{name}', whose past the model needs: no delay line holds a jump; give an infusion"
             )
-    anything = {*parameters, *model.own_states, *model.inputs, model.system.t.name()}
+    anything = {*parameters, *model.states, *model.inputs, model.system.t.name()}
     if isinstance(event, Event):
-        free, fixed = [*event.changes.values(), event.when], [("its time", event.time)]
+        free, fixed = [*event.changes.values(), event.when, event.priority], [("its time", event.time)]
     else:
         given = [*event.amount, event.bioavailability]
         free = [] if event.duration is not None else given

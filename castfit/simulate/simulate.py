@@ -87,6 +87,10 @@ class SimulationError(CastfitError):
         return type(self), (self.experiment, self.time, self.sentence)
 
 
+class EventLimitError(SimulationError):
+    """More happened than may: a simulation of a loaded file goes on with larger limits."""
+
+
 @brief
 @dataclass(frozen=True)
 class Nodes:
@@ -175,6 +179,23 @@ def simulate(
     >>> cf.simulate(problem, {"k1": 4.6e-6, "k2": 2.8e-4}, [0, 20])["experiment 1"]["z"].round(2)
     array([ 0., 39.])
     """
+    if isinstance(problem, Loaded):
+        own: Any = {"initial": initial, "inputs": inputs, "start": start, "events": events, "integrator": integrator}
+        try:
+            return _simulated(problem, parameters, times, **own)
+        except EventLimitError as error:
+            larger = problem.larger(error.sentence)
+            if larger is None:
+                raise
+        return simulate(larger, parameters, times, **own)
+    return _simulated(
+        problem, parameters, times, initial=initial, inputs=inputs, start=start, events=events, integrator=integrator
+    )
+
+
+def _simulated(
+    problem: Any, parameters: Any, times: Any, *, initial: Any, inputs: Any, start: Any, events: Any, integrator: Any
+) -> Any:
     mistakes: list[str] = []
     given: Any = integrator
     if given is not None and not isinstance(given, IntegratorOptions):
@@ -509,7 +530,7 @@ class SimulationCase:
             at = triggered(model, condition, at, unit, options, end)
             reason = condition.schedule.impossible(at.e, condition.start)
             if reason:
-                raise SimulationError(condition.name, condition.start, reason)
+                raise EventLimitError(condition.name, condition.start, reason)
         return cls(condition.name, model, inputs, at.p, z_guess, options, nodes, times, condition.timetable(at))
 
 

@@ -20,6 +20,7 @@ class Role(Enum):
     REACTIONS = "reactions"
     HELD = "events"
     ALGEBRAIC = "an algebraic rule"
+    EQUILIBRIUM = "the equilibrium of fast reactions"
 
     @property
     def is_state(self) -> bool:

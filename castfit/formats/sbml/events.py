@@ -5,16 +5,18 @@ parameters at a time that is estimated with them; so any transcription can put t
 trigger is a condition that is watched, and then all are, so that what happens together is known to.  Events at one time
 happen at once, each with the values before them, as the specification has it where it names no order.
 
-Where all events are of the first two kinds they may have delays and priorities.  A delayed event happens later; what it
-sets was either worked out when it was triggered, which is possible where no state is in it, or is when it happens.  By
-their priorities events of one time follow each other, the one of the highest priority first: a later one has the last
-word where two set the same, and what is worked out when an event happens sees what those before it did.
+At known times a delayed event happens later; what it sets was either worked out when it was triggered, which is
+possible where no state is in it, or is when it happens.  By their priorities events of one time follow each other, the
+one of the highest priority first: a later one has the last word where two set the same, and what is worked out when an
+event happens sees what those before it did.  Where more is asked of a delay or a priority, the triggers are watched
+although their times are known (castfit.formats.sbml.waiting_events).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import casadi as ca
@@ -25,7 +27,10 @@ from castfit.formats.sbml.classification import Role
 from castfit.formats.sbml.document import Happening
 from castfit.formats.sbml.formulas import truth
 from castfit.formats.sbml.values import SbmlValues
-from castfit.model.comparisons import Comparisons, is_condition
+from castfit.formats.sbml.waiting_events import EventLimits, WatchedEvent, watched_events
+from castfit.model.comparisons import Comparisons
+from castfit.model.delay import substituted
+from castfit.model.model import Model
 
 
 @dataclass(frozen=True)
@@ -42,36 +47,29 @@ class _At:
     at_trigger: bool = True
 
 
-def events_of(values: SbmlValues, count: int) -> tuple[Event, ...]:
-    """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`.
-
-    `count` is how often a watched one may happen.
-    """
+def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
+    """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`."""
     known: list[_At] = []
-    watched: list[tuple[ca.SX, Mapping[ca.SX, ca.SX], bool]] = []  # trigger, changes, whether it may be at the start
+    watched: list[WatchedEvent] = []
     exact = True
     for happening in values.contents.events:
-        trigger = truth(values.formula(f"the trigger of event {happening.name}", happening.trigger))
-        changes = _changes(values, happening)
+        what = f"event {happening.name}"
+        trigger = truth(values.formula(f"the trigger of {what}", happening.trigger))
+        new = _new_values(values, happening)
+        changes = _changes(values, new)
         used = ca.vertcat(trigger, *changes.values())
         for name, symbol in values.algebraic.items():
             if ca.depends_on(used, symbol):
-                what = f"event {happening.name} depends on '{name}', which a nonlinear algebraic rule determines"
-                values.mistakes.append(what)
+                values.mistakes.append(f"{what} depends on '{name}', which follows from a nonlinear algebraic equation")
         if not changes or (trigger.is_constant() and (happening.initially or not float(trigger))):
             continue  # nothing happens
-        watched.append((trigger, changes, not happening.initially))
+        watched.append(WatchedEvent(happening, trigger, new, partial(_changes, values)))
         times = _times_of(values, trigger, changes, initially=happening.initially)
-        exact = exact and times is not None
-        known += [_later(values, happening, event) for event in times or []]
+        later = [None] if times is None else [_later(values, happening, event) for event in times]
+        exact = exact and all(event is not None for event in later)
+        known += [event for event in later if event is not None]
     if not exact:
-        values.mistakes += [
-            f"event {h.name} has a {what}, which only events at known times may have; here states trigger events"
-            for h in values.contents.events
-            for what, tree in (("delay", h.delay), ("priority", h.priority))
-            if tree is not None
-        ]
-        return tuple(_watched(values, *event, count) for event in watched)
+        return watched_events(values, watched, limits)
     return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(known))
 
 
@@ -96,35 +94,29 @@ def _times_of(
     return None
 
 
-def _later(values: SbmlValues, happening: Happening, event: _At) -> _At:
-    """Return an event with its priority, at the time to which its delay moves it."""
+def _later(values: SbmlValues, happening: Happening, event: _At) -> _At | None:
+    """Return an event with its priority, at the time to which its delay moves it; None if it must be watched."""
     what = f"event {happening.name}"
     priority: float | None = None
     if happening.priority is not None:
         found = values.formula(f"the priority of {what}", happening.priority)
-        if found.is_constant():
-            priority = float(found)
-        else:
-            values.mistakes.append(f"the priority of {what} is an expression; a number can be read")
-        if any(values.contents.quantities[n].kind == "compartment" for e in values.contents.events
-               for n in e.assignments if n in values.contents.quantities):  # fmt: skip
-            values.mistakes.append(f"{what} has a priority, and an event changes the size of a compartment")
+        sized = {n for n, q in values.contents.quantities.items() if q.kind == "compartment"}
+        if not found.is_constant() or any(n in sized for e in values.contents.events for n in e.assignments):
+            return None
+        priority = float(found)
     event = replace(event, priority=priority, at_trigger=happening.at_trigger)
     if happening.delay is None:
         return event
     delay = values.formula(f"the delay of {what}", happening.delay)
-    moving = ca.vertcat(values.time, *values.states.values(), *values.algebraic.values())
-    if ca.depends_on(delay, moving):
-        values.mistakes.append(f"the delay of {what} changes in time")
-        return event
-    if not happening.persistent:
-        values.mistakes.append(f"{what} has a delay, within which it can be called off (its trigger is not persistent)")
+    moving = ca.vertcat(values.time, values.varying)
+    if not happening.persistent or ca.depends_on(delay, moving):
+        return None
     if not _number(values, delay) >= 0.0:
         values.mistakes.append(f"the delay of {what} is {_number(values, delay):g}; it must not be negative")
     changes = dict(event.changes)
     if happening.at_trigger:
         if any(ca.depends_on(value, moving[1:]) for value in changes.values()):
-            values.mistakes.append(f"{what} has a delay, and what it sets depends on states when it was triggered")
+            return None
         earlier = ca.SX(event.time)
         changes = {s: ca.substitute([ca.SX(v)], [values.time], [earlier])[0] for s, v in changes.items()}
     time = ca.SX(event.time) + delay
@@ -140,7 +132,7 @@ def _number(values: SbmlValues, time: ca.SX) -> float:
 
 def _slope(values: SbmlValues, g: ca.SX) -> float | None:
     """Return how fast a difference changes that is linear in time, with a number as its slope; None for another one."""
-    if any(ca.depends_on(g, s) for s in (*values.states.values(), *values.algebraic.values())):
+    if ca.depends_on(g, values.varying):
         return None
     slope = ca.simplify(ca.jacobian(g, values.time))
     return float(slope) if slope.is_constant() and float(slope) != 0.0 else None
@@ -201,31 +193,64 @@ def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
     return ca.is_equal(one, other, 20)
 
 
-def _watched(values: SbmlValues, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], at_start: bool, count: int) -> Event:
-    """Return an event that is watched; a value at its very time shows it where the trigger is true there."""
-    condition = values.time >= 0 if trigger.is_constant() else trigger
-    assert is_condition(condition)
-    measured = "after" if at_start or Comparisons.of(condition).includes_zero() else "before"
-    return Event(when=condition, changes=dict(changes), measured=measured, count=count, at_start=at_start)
+def _new_values(values: SbmlValues, happening: Happening) -> dict[str, ca.SX]:
+    """Return what an event sets, by name."""
+    what = f"event {happening.name}"
+    new: dict[str, ca.SX] = {}
+    for name, tree in happening.assignments.items():
+        role = values.roles.get(name)
+        if role is None or not (role.is_state or role is Role.EQUILIBRIUM):
+            by = "" if role is None else f", which follows from {role.value}"
+            values.mistakes.append(f"{what} changes '{name}'{by}")
+        else:
+            new[name] = values.formula(f"the new value of '{name}' in {what}", tree)
+    return new
 
 
-def _changes(values: SbmlValues, happening: Happening) -> dict[ca.SX, ca.SX]:
-    """Return the new value of each state that an event changes.
+def _changes(values: SbmlValues, new: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+    """Return the new value of each state that changes.
 
     A new concentration is an amount in the volume before the event: where the event changes the volume too, the
     concentration ends up as another one (case 01779 of the SBML Test Suite).
     """
-    what = f"event {happening.name}"
-    new = {n: values.formula(f"the new value of '{n}' in {what}", tree) for n, tree in happening.assignments.items()}
-    changes: dict[ca.SX, ca.SX] = {}
-    for name, value in new.items():
-        role = values.roles.get(name)
-        if role is None or not role.is_state:
-            by = "" if role is None else f", which follows from {role.value}"
-            values.mistakes.append(f"{what} changes '{name}'{by}")
-            continue
-        changes[values.states[name]] = value * values.size(name) if values.holds_amount(name) else value
+    fast = {*values.fast.kept, *values.fast.determined}
+    changes = {
+        values.states[n]: value * values.size(n) if values.holds_amount(n) else value
+        for n, value in new.items()
+        if n not in fast
+    }
+    if fast & new.keys():
+        amounts = {n: _new_amount(values, n, new) for n in fast}
+        determined = [amounts[n] for n in values.fast.determined]
+        changes |= {values.states[n]: amounts[n] - values.fast.combined(n, determined) for n in values.fast.kept}
     return changes | _thinned(values, new)
+
+
+def _new_amount(values: SbmlValues, name: str, new: Mapping[str, ca.SX]) -> ca.SX:
+    if name not in new:
+        return values.amount(name)
+    return new[name] if values.is_amount(name) else new[name] * values.size(name)
+
+
+def with_delays(events: tuple[Event, ...], lines: Mapping[str, tuple[ca.SX, ca.SX]], model: Model) -> tuple[Event, ...]:
+    """Return the events with the last nodes of a model's delay lines in the place of delayed values."""
+    if not lines:
+        return events
+    ends = [d.symbol for d in model.said.delayed], [ca.SX.sym(line.nodes[-1]) for line in model.lines]
+    old = [symbol for symbol, _ in lines.values()]
+    new = substituted([value for _, value in lines.values()], *ends)
+
+    def put(value: Any) -> Any:
+        return substituted([value], old, new)[0] if isinstance(value, ca.SX) else value
+
+    return tuple(
+        Event(
+            None if e.when is not None else put(e.time), {n: put(v) for n, v in e.changes.items()}, measured=e.measured,
+            when=put(e.when), direction=e.direction, at_start=e.at_start, priority=put(e.priority),
+            persistent=e.persistent, rng=e.rng, forbidden=e.forbidden, **({} if e.when is None else {"count": e.count}),
+        )
+        for e in events
+    )  # fmt: skip
 
 
 def _size_after(values: SbmlValues, species: str, new: Mapping[str, ca.SX]) -> ca.SX:

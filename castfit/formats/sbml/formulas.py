@@ -54,12 +54,16 @@ class Scope:
 
     lookup : the value of an identifier
     rate : the time derivative of an identifier's value
+    derivative : the time derivative of an expression
+    delayed : the value that a tree had a time ago, itself a tree, in a scope
     functions : mapping from str to Definition
     """
 
     lookup: Lookup
     time: ca.SX
     rate: Lookup
+    derivative: Callable[[ca.SX], ca.SX]
+    delayed: Callable[[Any, Any, Scope], ca.SX]
     functions: Mapping[str, Definition]
 
     def inside(self, names: Mapping[str, ca.SX]) -> Scope:
@@ -68,13 +72,16 @@ class Scope:
         def lookup(name: str) -> ca.SX:
             return names[name] if name in names else self.lookup(name)
 
-        return replace(self, lookup=lookup)
+        def rate(name: str) -> ca.SX:
+            return self.derivative(names[name]) if name in names else self.rate(name)
+
+        return replace(self, lookup=lookup, rate=rate)
 
 
 def expression(tree: Any, scope: Scope) -> ca.SX:
     """Return a formula as an expression.
 
-    Raises NotExpressible: for delays, distributions and the like.
+    Raises NotExpressible: for delays that change, distributions and the like.
     """
     kind = _kinds().get(tree.getType(), "what libsbml cannot read")
     if kind == "name":
@@ -88,8 +95,10 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
         return scope.rate(children[0].getName())
     if kind == "call":
         return _called(tree.getName(), [expression(child, scope) for child in children], scope)
+    if kind == "delay":
+        return scope.delayed(children[0], children[1], scope)
     if kind not in _OPERATIONS:
-        raise NotExpressible(kind if kind == "delay" else f"'{tree.getName() or kind}' in a formula")
+        raise NotExpressible(f"'{tree.getName() or kind}' in a formula")
     return _OPERATIONS[kind]([expression(child, scope) for child in children])
 
 

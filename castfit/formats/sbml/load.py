@@ -11,23 +11,35 @@ import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, items, named, real, text
 from castfit._support.status import check, suggest
+from castfit.experiment.events import Event
 from castfit.formats.optional import library
 from castfit.formats.sbml.classification import Role
 from castfit.formats.sbml.document import contents_of
-from castfit.formats.sbml.events import events_of
+from castfit.formats.sbml.events import events_of, with_delays
 from castfit.formats.sbml.reading import document, from_antimony
 from castfit.formats.sbml.values import SbmlValues
+from castfit.formats.sbml.waiting_events import MOST_EVENTS, MOST_WAITING, EventLimits
+from castfit.model.delay import substituted
 from castfit.model.expressions import holds_nan
 from castfit.model.model import Model
 from castfit.problem.imported_model import Loaded, Species, Start
 
+_LARGEST_SEED = 2**32 - 1
 
-def load(source: Any, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
+
+def load(
+    source: Any,
+    *,
+    parameters: Iterable[str] | str = (),
+    count: int | None = None,
+    waiting: int | None = None,
+    rng: int = 0,
+) -> Loaded:
     """Load a model from SBML.
 
     Species (as amounts or concentrations), compartments of changing size, function definitions, initial assignments,
-    assignment, rate and algebraic rules, variable stoichiometries, conversion factors and events are understood.  What
-    is not, such as delays, is refused with the names of all that is missing.
+    assignment, rate and algebraic rules, variable stoichiometries, conversion factors, delays, fast reactions, and
+    events with delays and priorities are understood.  What is not is refused with the names of all that is missing.
 
     Parameters
     ----------
@@ -36,8 +48,14 @@ def load(source: Any, *, parameters: Iterable[str] | str = (), count: int = 100)
     parameters : sequence of str, optional
         Constants that are to be parameters although the file computes them, as by an initial assignment; ``"all"`` for
         every constant.
-    count : int
-        How often an event that states trigger may happen; more often is a failure.
+    count : int, optional
+        How often an event that states trigger may happen; more often is a failure.  By default 100, in a simulation of
+        what is returned as often as needed.
+    waiting : int, optional
+        How many events of one kind may wait at once for their delay to pass; more is a failure.  By default 3, in a
+        simulation as many as needed.
+    rng : int
+        Seed by which events of one time and priority are put in order, anew each time, alike in every integration.
 
     Returns
     -------
@@ -59,16 +77,24 @@ def load(source: Any, *, parameters: Iterable[str] | str = (), count: int = 100)
     >>> loaded.model.initial
     {'A': SX(2), 'B': SX(0)}
     """
-    return _built("sbml.load", document("sbml.load", source), parameters, count)
+    limits, mistakes = _limits(count, waiting, rng)
+    return _built("sbml.load", document("sbml.load", source), parameters, limits, mistakes)
 
 
-def load_antimony(source: str, *, parameters: Iterable[str] | str = (), count: int = 100) -> Loaded:
+def load_antimony(
+    source: str,
+    *,
+    parameters: Iterable[str] | str = (),
+    count: int | None = None,
+    waiting: int | None = None,
+    rng: int = 0,
+) -> Loaded:
     """Load a model from the text of Antimony, a language for models of reactions.
 
     Parameters
     ----------
     source : str
-    parameters, count
+    parameters, count, waiting, rng
         As for `load`.
 
     Raises
@@ -84,14 +110,12 @@ def load_antimony(source: str, *, parameters: Iterable[str] | str = (), count: i
     array([2.    , 1.0976, 1.6263])
     """
     where = "sbml.load_antimony"
-    return _built(where, document(where, from_antimony(where, source)), parameters, count)
+    limits, mistakes = _limits(count, waiting, rng)
+    return _built(where, document(where, from_antimony(where, source)), parameters, limits, mistakes)
 
 
-def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
-    mistakes: list[str] = []
-    if not is_count(count, 1, 100_000):
-        mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
-        count = 1
+def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()) -> Loaded:
+    mistakes = list(mistakes)
     contents = contents_of(found)
     known = contents.quantities
     every = is_one_of(parameters, "all")
@@ -102,7 +126,6 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
     mistakes += [
         f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
     ]
-    mistakes += [f"reaction '{r.name}' is fast" for r in contents.reactions.values() if r.fast]
     values = SbmlValues(contents, frozenset(known if every else kept), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
@@ -113,13 +136,15 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
-    events = events_of(values, count)
+    events = events_of(values, limits)
     check(where, list(dict.fromkeys(mistakes)))
-    ode = {values.states[n]: rates[n] for n in values.states}
+    lines = values.delay_lines()
+    expressions, rates, residuals = (put(group, lines) for group in (expressions, rates, values.residuals))
+    ode = {values.states[n]: rates[n] for n in values.states} | dict.fromkeys(values.memories.values(), ca.SX(0))
     if not ode:  # nothing moves but time
         ode = {ca.SX.sym("elapsed_time"): ca.SX(1)}
         initial = {}
-    unsized = _without_sizes(values, [*rates.values(), *initial.values(), *values.residuals.values()])
+    unsized = _without_sizes(values, [*rates.values(), *initial.values(), *residuals.values()])
     states = {s.name() for s in (*ode, *values.algebraic.values())}
     outputs = {
         n: e
@@ -127,14 +152,19 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
         if n not in states and n not in values.parameters and not holds_nan(e) and _finite(e)
         if not any(ca.depends_on(e, size) for size in unsized)
     }
+    begun: dict[Any, Any] = {values.states[n]: v for n, v in initial.items()}
+    begun |= dict.fromkeys(values.memories.values(), 0.0)
+    begun |= {} if values.states or values.memories else dict.fromkeys(ode, 0.0)
+    outputs |= {n: e for n, (symbol, e) in lines.items() if any(s.name() == symbol.name() for s in _symbols(events))}
     model = Model(
         ode,
-        algebraic={values.algebraic[n]: r for n, r in values.residuals.items()},
+        algebraic={values.algebraic[n]: r for n, r in residuals.items()},
         parameters=values.parameters.values(),
         outputs=outputs,
         time=values.time,
-        initial={values.states[n]: v for n, v in initial.items()} if values.states else {next(iter(ode)): 0.0},
+        initial=begun,
     )
+    events = with_delays(events, lines, model)
     species = {
         n: Species(q.compartment, values.is_amount(n)) for n, q in contents.quantities.items() if q.kind == "species"
     }
@@ -154,7 +184,38 @@ def _built(where: str, found: Any, parameters: Any, count: Any) -> Loaded:
         species,
         str(library("libsbml").writeSBMLToString(found)),
         partial(_started, values),
+        partial(_larger, where, found, parameters, limits),
     )
+
+
+def put(group: Mapping[str, ca.SX], lines: Mapping[str, tuple[ca.SX, ca.SX]]) -> dict[str, ca.SX]:
+    """Put what delayed values are in the place of their symbols."""
+    old, new = ([pair[i] for pair in lines.values()] for i in (0, 1))
+    return dict(zip(group, substituted([ca.SX(e) for e in group.values()], old, new), strict=True))
+
+
+def _symbols(events: Iterable[Event]) -> list[ca.SX]:
+    every = (v for e in events for v in (e.when, e.priority, *e.changes.values()) if v is not None)
+    return ca.symvar(ca.SX(ca.vertcat(*(ca.SX(v) for v in every))))
+
+
+def _larger(where: str, found: Any, parameters: Any, limits: EventLimits, why: str) -> Loaded | None:
+    """Return the model in which more events may happen, or wait, whichever were too few; None where there may not."""
+    grown = limits.grown(waiting="waiting=" in why)
+    return None if grown is None else _built(where, found, parameters, grown)
+
+
+def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]:
+    """Read how often events may happen and wait, and find the mistakes."""
+    mistakes: list[str] = []
+    if count is not None and not is_count(count, 1, MOST_EVENTS):
+        mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+    if waiting is not None and not is_count(waiting, 1, MOST_WAITING):
+        mistakes.append(f"waiting is {text(waiting)}; give the largest number of events that wait, a positive integer")
+    if not is_count(rng, 0, _LARGEST_SEED):
+        mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
+    given = {k: v for k, v in (("count", count), ("waiting", waiting)) if v is not None}
+    return EventLimits(rng=rng, fixed=frozenset(given), **given) if not mistakes else EventLimits(), mistakes
 
 
 def _without_sizes(values: SbmlValues, told: list[ca.SX]) -> list[ca.SX]:
@@ -200,6 +261,7 @@ def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:
     before = len(values.mistakes)
     start = values.start(moving)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
+    initial |= dict.fromkeys((s.name() for s in values.memories.values()), 0.0)
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
     own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}

@@ -11,15 +11,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from castfit.formats.sbml.classification import Role, matched, roles_of
 from castfit.formats.sbml.document import Contents, Participant, SbmlQuantity
+from castfit.formats.sbml.fast_reactions import FastPart, partition
 from castfit.formats.sbml.formulas import NotExpressible, Scope, expression
+from castfit.model.delay import delay
+
+_ORDER = 40  # of delay lines where events may look at their ends, whose number of nodes must not change
+
+
+@dataclass(frozen=True)
+class DelayedState:
+    """The value that a state, or another delayed value `of` it, had a time tau ago; `symbol` stands for it."""
+
+    state: str
+    symbol: ca.SX
+    of: ca.SX
+    tau: ca.SX
 
 
 @dataclass
@@ -74,18 +89,26 @@ class SbmlValues(LazyValues):
         self.parameters: dict[str, ca.SX] = {}
         self.numbers: dict[str, float] = {}
         """Values of parameters, where the file gives them."""
+        self.delays: dict[int, DelayedState] = {}
+        """Delayed values, by the hash of their symbols."""
+        self.fast = FastPart()
+        self.memories: dict[str, ca.SX] = {}
+        """States that only events change, zero at the start, by their names."""
         self.computed_from: dict[str, set[str]] = {}
         """By constant that is no parameter, what its value was computed from."""
         self._taken = taken
         self._own: dict[tuple[str, str], ca.SX] = {}
         self._chosen: dict[str, object] = {}
         self._decide(open_)
+        self._split_fast()
         for name, role in self.roles.items():
             if role.is_state:
                 self.states[name] = ca.SX.sym(self._state_name(name))
         for name in self.contents.quantities:
             if self.roles[name] is Role.CONSTANT:
                 self.value(name)
+        if self.fast.determined:
+            self._equilibrate()
         for reaction in self.contents.reactions.values():
             for own in reaction.own:
                 self._local(reaction.name, own)
@@ -104,12 +127,68 @@ class SbmlValues(LazyValues):
     def holds_amount(self, name: str) -> bool:
         """Tell whether the amount of a species that means its concentration is its state."""
         q = self.contents.quantities[name]
-        if q.kind != "species" or self.is_amount(name) or not self.varies(q.compartment):
+        if q.kind != "species" or self.is_amount(name):
+            return False
+        if name in self.fast.kept:
+            return True
+        if not self.varies(q.compartment):
             return False
         return self.roles[name] in (Role.REACTIONS, Role.HELD)
 
     def _state_name(self, name: str) -> str:
+        if name in self.fast.kept:
+            return _free_name(f"{name}_total", self._taken, ())
         return _free_name(f"{name}_amount", self._taken, ()) if self.holds_amount(name) else name
+
+    def _split_fast(self) -> None:
+        """Find out which species the equilibrium of fast reactions determines."""
+        expressions: dict[str, dict[str, ca.SX]] = {}
+        for reaction in self.contents.reactions.values():
+            if not reaction.fast:
+                continue
+            of = expressions.setdefault(reaction.name, {})
+            for part in reaction.participants:
+                if self.roles.get(part.species) is Role.REACTIONS:
+                    factor = self.contents.quantities[part.species].factor
+                    change = part.sign * self._stoichiometry(reaction.name, part)
+                    change = change * self.value(factor) if factor else change
+                    of[part.species] = of.get(part.species, ca.SX(0)) + change
+        every = [v for of in expressions.values() for v in of.values()]
+        if any(any(n not in self.numbers for n in (s.name() for s in ca.symvar(v))) for v in every):
+            self.mistakes.append("the stoichiometry of a fast reaction varies, or has no value")
+            return
+        numbers = {r: {s: self._number(v) for s, v in of.items()} for r, of in expressions.items()}
+        try:
+            self.fast = partition(expressions, numbers)
+        except ValueError as error:
+            self.mistakes.append(str(error))
+        self.roles.update(dict.fromkeys(self.fast.determined, Role.EQUILIBRIUM))
+
+    def _number(self, value: ca.SX) -> float:
+        """Return an expression of parameters at the file's values."""
+        symbols = ca.symvar(value)
+        at: Any = ca.Function("number", symbols, [value]).call([self.numbers[s.name()] for s in symbols])[0]
+        return float(at)
+
+    def amount(self, name: str) -> ca.SX:
+        """Return the amount of a species."""
+        return self.value(name) if self.is_amount(name) else self.value(name) * self.size(name)
+
+    def _equilibrate(self) -> None:
+        """Work out what the equilibrium of fast reactions determines."""
+        unknown = {n: ca.SX.sym(n) for n in self.fast.determined}
+        before = dict(self._known)
+        self._known.update(unknown)
+        residuals = [self.value(r) for r in self.fast.reactions]
+        z, g = ca.vertcat(*unknown.values()), ca.vertcat(*residuals)
+        slope = ca.jacobian(g, z)
+        if ca.depends_on(slope, z):
+            self.algebraic.update(unknown)
+            self.residuals.update(zip(unknown, residuals, strict=True))
+            return
+        self._known = before
+        solution = -ca.solve(slope, ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0])
+        self._known.update(zip(unknown, ca.vertsplit(ca.densify(solution)), strict=True))
 
     def _decide(self, open_: tuple[str, ...]) -> None:
         """Find out what algebraic rules determine, and solve them for it where they are linear."""
@@ -156,12 +235,18 @@ class SbmlValues(LazyValues):
         solution = -ca.solve(slope, at_zero) if z.numel() > 1 else -at_zero / slope
         self._known.update(zip(chosen, ca.vertsplit(ca.densify(solution)), strict=True))
 
+    def memory(self, name: str) -> ca.SX:
+        """Return a state more that only events change, zero at the start."""
+        return self.memories.setdefault(name, ca.SX.sym(_free_name(name, self._taken, ())))
+
     # Values at any time
 
     @property
     def scope(self) -> Scope:
         """What names stand for at any time."""
-        return Scope(self.value, self.time, self.rate, self.contents.functions)
+        return Scope(
+            self.value, self.time, self.rate, self.derivative, self.delayed, self.contents.functions
+        )  # fmt: skip
 
     def _valued(self, name: str) -> ca.SX:
         contents = self.contents
@@ -177,7 +262,10 @@ class SbmlValues(LazyValues):
             self._solve()
             return self._known[name]
         if role.is_state:
-            return self.states[name] / self.size(name) if self.holds_amount(name) else self.states[name]
+            state = self.states[name]
+            if name in self.fast.kept:
+                state = state + self.fast.combined(name, [self.amount(n) for n in self.fast.determined])
+            return state / self.size(name) if self.holds_amount(name) else state
         return self._constant(name, q)
 
     def is_plain(self, name: str) -> bool:
@@ -257,8 +345,87 @@ class SbmlValues(LazyValues):
             if hash(s) in symbols:
                 out += ca.jacobian(value, s) * self.state_rate(symbols[hash(s)])
         if any(ca.depends_on(value, z) for z in self.algebraic.values()):
-            self.mistakes.append("a rateOf asks for the derivative of what a nonlinear algebraic rule determines")
+            self.mistakes.append("a rateOf asks for the derivative of what a nonlinear algebraic equation determines")
+        if any(hash(s) in self.delays for s in ca.symvar(value)):
+            self.mistakes.append("a rateOf asks for the derivative of a delayed value")
         return out
+
+    @property
+    def varying(self) -> ca.SX:
+        """All symbols that vary, time aside."""
+        delayed = (d.symbol for d in self.delays.values())
+        return ca.vertcat(*self.states.values(), *self.algebraic.values(), *delayed)
+
+    def delayed(self, value: Any, tau: Any, scope: Scope) -> ca.SX:
+        """Return the value that a tree had a time ago: of time as such, of states by delay lines.
+
+        Before the start states were as at the start, or as an initial assignment says of these times.  Raises
+        NotExpressible: for what has no line.
+        """
+        late = expression(tau, scope)
+        past = self._delayed(expression(value, scope), late)
+        tree = self.contents.initial.get(value.getName() or "") if value.isName() else None
+        if tree is None or late.is_zero():
+            return past
+        before = expression(tree, replace(self.start({}).scope, time=self.time))
+        if not ca.depends_on(before, self.time):
+            return past
+        return ca.if_else(self.time < late, ca.substitute([before], [self.time], [self.time - late])[0], past)
+
+    def _delayed(self, now: ca.SX, late: ca.SX) -> ca.SX:
+        if late.is_zero() or not ca.depends_on(now, ca.vertcat(self.time, self.varying)):
+            return now
+        if ca.depends_on(late, ca.vertcat(self.time, self.varying)):
+            raise NotExpressible("a delay that changes in time")
+        if late.is_constant() and not 0.0 < float(late) < np.inf:
+            raise NotExpressible(f"a delay of {float(late):g}")
+        changed = {name for event in self.contents.events for name in event.assignments}
+        of = {hash(s): n for n, s in self.states.items()}
+        old, new = [self.time], [self.time - late]
+        for symbol in ca.symvar(now):
+            inner = self.delays.get(hash(symbol))
+            name = of.get(hash(symbol), "" if inner is None else inner.state)
+            if any(ca.is_equal(symbol, z) for z in self.algebraic.values()):
+                raise NotExpressible("a delayed value that follows from a nonlinear algebraic equation")
+            if not name:
+                continue
+            if name in changed:
+                raise NotExpressible(f"the delayed value of '{name}', at which events jump")
+            same = (d for d in self.delays.values() if ca.is_equal(d.of, symbol) and ca.is_equal(d.tau, late, 9))
+            past = next(same, None)
+            if past is None:
+                past = DelayedState(name, ca.SX.sym(f"delayed {name}"), symbol, late)
+                self.delays[hash(past.symbol)] = past
+            old.append(symbol)
+            new.append(past.symbol)
+        return ca.substitute([now], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
+
+    def delay_lines(self) -> dict[str, tuple[ca.SX, ca.SX]]:
+        """Return what each delayed value is by delay lines, by its name: its symbol, and an expression.
+
+        A state begins to move at the start, where the line would carry a kink for long.  So the line carries the state
+        without the first terms of its expansion there,  x - r t - c t^2 / 2  with r = x'(0), c = x''(0), and they are
+        added where they belong:  x(t - tau) = line + r s + c s^2 / 2,  s = max(t - tau, 0).
+        """
+        found: dict[str, tuple[ca.SX, ca.SX]] = {}
+        start, complaints = self.start({}), len(self.mistakes)
+        for number, d in enumerate(self.delays.values()):
+            rate = self.state_rate(d.state)
+            second = ca.jacobian(rate, self.time)
+            for name, symbol in self.states.items():
+                second += ca.jacobian(rate, symbol) * self.state_rate(name)
+            r, c = start.at_start(rate), start.at_start(second)
+            if len(self.mistakes) > complaints:  # what follows from nonlinear equations is not known at the start
+                del self.mistakes[complaints:]
+                r = c = ca.SX(0)
+            of = ca.substitute([d.of], [ca.vertcat(*(s for s, _ in found.values()))],
+                               [ca.vertcat(*(v for _, v in found.values()))])[0] if found else d.of  # fmt: skip
+            line = of - r * self.time - c * self.time**2 / 2
+            if not (of.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()):  # else it stays as it is
+                line = delay(line, d.tau, order=_ORDER if self.contents.events else "auto")
+            s = self.time - d.tau
+            found[f"delayed {d.state}, {number + 1}"] = d.symbol, line + ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
+        return found
 
     def state_rate(self, name: str) -> ca.SX:
         """Return the right-hand side of a quantity's state."""
@@ -277,14 +444,27 @@ class SbmlValues(LazyValues):
             return ca.SX(0)
         if role is Role.RATE:
             return self.formula(f"the rate rule of '{name}'", self.contents.rates[name])
-        flow = ca.SX(0)
-        for reaction in self.contents.reactions.values():
-            for part in reaction.participants:
-                if part.species == name:
-                    flow += part.sign * self._stoichiometry(reaction.name, part) * self.value(reaction.name)
-        factor = self.contents.quantities[name].factor
-        flow = flow * self.value(factor) if factor else flow  # A' = c sum nu v
+        flow = self._flow(name)
+        if name in self.fast.kept:
+            flow = flow - self.fast.combined(name, [self._flow(n) for n in self.fast.determined])
         return flow if self.is_amount(name) or self.holds_amount(name) else _divided(flow, self.size(name))
+
+    def _flow(self, name: str) -> ca.SX:
+        """Return how fast reactions change the amount of a species, fast ones aside:  A' = c sum nu v."""
+        flow = ca.SX(0)
+        for reaction, part in self._parts.get(name, ()):
+            flow += part.sign * self._stoichiometry(reaction, part) * self.value(reaction)
+        factor = self.contents.quantities[name].factor
+        return flow * self.value(factor) if factor else flow
+
+    @cached_property
+    def _parts(self) -> dict[str, list[tuple[str, Participant]]]:
+        """In which reactions each species takes part."""
+        found: dict[str, list[tuple[str, Participant]]] = {}
+        for reaction in self.contents.reactions.values():
+            for part in () if reaction.fast else reaction.participants:
+                found.setdefault(part.species, []).append((reaction.name, part))
+        return found
 
     def _stoichiometry(self, reaction: str, part: Participant) -> ca.SX:
         if part.reference:
@@ -313,7 +493,9 @@ class StartValues(LazyValues):
     @cached_property
     def scope(self) -> Scope:
         """What names stand for at the start."""
-        return Scope(self.value, ca.SX(0), self._rate, self.values.contents.functions)
+        return Scope(
+            self.value, ca.SX(0), self._rate, self._derivative, self._delayed, self.values.contents.functions
+        )  # fmt: skip
 
     def value(self, name: str) -> ca.SX:
         """Return what an identifier means at the start."""
@@ -370,13 +552,23 @@ class StartValues(LazyValues):
         """Tell whether a state has an initial value."""
         value = self.values.contents.quantities[name].value
         said = name in self.overrides or name in self.values.contents.initial
+        if name in self.values.fast.kept:
+            return all(n in self.overrides or n in self.values.contents.initial or
+                       self.values.contents.quantities[n].value is not None
+                       for n in (name, *self.values.fast.determined))  # fmt: skip
         return said or (value is not None and not np.isnan(value))
 
     def state(self, name: str) -> ca.SX:
         """Return the initial value of a quantity's state."""
         value = self.value(name)
-        holds = self.values.holds_amount(name)
+        holds, fast = self.values.holds_amount(name), self.values.fast
+        if name in fast.kept:
+            return self._amount(name) - fast.combined(name, [self._amount(n) for n in fast.determined])
         return value * self.value(self.values.contents.quantities[name].compartment) if holds else value
+
+    def _amount(self, name: str) -> ca.SX:
+        amount = self.values.is_amount(name)
+        return self.value(name) * (1 if amount else self.value(self.values.contents.quantities[name].compartment))
 
     def at_start(self, value: ca.SX) -> ca.SX:
         """Put initial values of states, and time 0, into an expression."""
@@ -387,6 +579,10 @@ class StartValues(LazyValues):
             if hash(symbol) in inside:
                 old.append(symbol)
                 new.append(self.state(name))
+        for symbol in inside.values():
+            if hash(symbol) in values.delays:  # what was before the start is as at the start
+                old.append(symbol)
+                new.append(self.state(values.delays[hash(symbol)].state))
         for name, symbol in values.algebraic.items():
             if hash(symbol) in inside:
                 values.mistakes.append(
@@ -398,6 +594,12 @@ class StartValues(LazyValues):
 
     def _rate(self, name: str) -> ca.SX:
         return self.at_start(self.values.rate(name))
+
+    def _derivative(self, value: ca.SX) -> ca.SX:
+        return self.at_start(self.values.derivative(value))
+
+    def _delayed(self, value: Any, tau: Any, _: Scope) -> ca.SX:
+        return self.at_start(self.values.delayed(value, tau, self.values.scope))
 
 
 def _divided(flow: ca.SX, size: ca.SX) -> ca.SX:

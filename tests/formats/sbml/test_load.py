@@ -70,13 +70,13 @@ def test_initial_values_that_are_given_are_seen_by_those_that_follow_from_them()
 
 
 def test_every_mistake_in_one_message():
-    text = "A -> B; k * delay(A, 2); A = 1; B = 0; k = 1; at 3 after A < 0.5: A = 2"
+    text = "A -> B; k * delay(A, time); A = 1; B = 0; k = 1; at -3 after A < 0.5: A = 2"
     with pytest.raises(cf.InputError) as found:
         cf.sbml.load_antimony(text)
     said = str(found.value)
     assert "2 mistakes" in said
-    assert "contains delay" in said
-    assert "has a delay" in said
+    assert "a delay that changes in time" in said
+    assert "must not be negative" in said
 
 
 @pytest.mark.parametrize(

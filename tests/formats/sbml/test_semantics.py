@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -331,18 +333,133 @@ def test_a_delay_can_be_estimated():
 
 
 @pytest.mark.parametrize(
-    ("event", "said"),
+    ("event", "n"),
     [
-        ("at 1 after x > 1: n = 2", "E0 has a delay, which only events at known times may have"),
-        ("at x > 1, priority = 2: n = 2", "E0 has a priority, which only events at known times may have"),
-        ("at 1 after time > 1: n = x", "has a delay, and what it sets depends on states when it was triggered"),
-        ("at x after time > 1: n = 1", "the delay of event _E0 changes in time"),
-        ("at 1 after time > 1, persistent = false: n = 1", "within which it can be called off"),
-        ("at -1 after time > 1: n = 1", "the delay of event _E0 is -1; it must not be negative"),
-        ("at time > 1, priority = k: n = 1; k = 2", "the priority of event _E0 is an expression"),
+        ("at 1 after x >= 1: n = x", lambda t: np.where(t >= 2, 1.0, 0.0)),
+        ("at 1 after x >= 1, fromTrigger = false: n = x", lambda t: np.where(t >= 2, 2.0, 0.0)),
+        ("at x after time >= 1: n = 1", lambda t: np.where(t >= 2, 1.0, 0.0)),
+        ("at 1 after x >= 1 && x < 2.5, persistent = false: n = 1", lambda t: np.where(t >= 2, 1.0, 0.0)),
+        ("at 1 after x >= 1 && x < 1.5, persistent = false: n = 1", lambda t: 0.0 * t),
+        ("at x >= 1, priority = 2: n = n + 1; at x >= 1, priority = 5: n = 10", lambda t: np.where(t >= 1, 1.0, 0.0)),
+        (
+            "at x >= 1, priority = 2, fromTrigger = false: n = n + 1; at x >= 1, priority = 5: n = 10",
+            lambda t: np.where(t >= 1, 11.0, 0.0),
+        ),
+        (
+            "at x >= 1, priority = -x, fromTrigger = false: n = n + 1; at x >= 1, priority = x: n = 10",
+            lambda t: np.where(t >= 1, 11.0, 0.0),
+        ),
+        ("at x >= 1, priority = 2: y = -9; at y >= 1, priority = 1, persistent = false: n = 7", lambda t: 0.0 * t),
+        ("at x >= 1, priority = 1: y = -9; at y >= 1, priority = 2: n = 7", lambda t: np.where(t >= 1, 7.0, 0.0)),
     ],
 )
-def test_delays_and_priorities_that_cannot_be_said_are_named(event, said):
+def test_events_of_states_wait_for_their_time_and_their_turn(event, n):
+    """x = y = t; what an event sets may be of the trigger's time or of its own."""
+    times = np.array([0.5, 1.2, 1.7, 2.2, 3.0])
+    np.testing.assert_allclose(
+        of(f"x = 0; x' = 1; y = 0; y' = 1; n = 0; {event}", times=times)["n"], n(times), rtol=1e-8, atol=1e-10
+    )
+
+
+def test_several_events_of_one_kind_may_wait_at_once():
+    """Every 0.4 until 2 an event is triggered that happens 1.5 later: four wait at once, so three are too few."""
+    text = (
+        "s = 0; s' = 1; n = 0; at s >= 0.4 && time < 2.1: s = 0; at 1.5 after s >= 0.4, fromTrigger = false: n = n + 1"
+    )
+    times = np.array([1.0, 2.0, 2.5, 3.0, 4.0])
+    np.testing.assert_allclose(of(text, times=times)["n"], [0, 1, 2, 3, 6])
+    with pytest.raises(cf.SimulationError, match=r"more than 3 of event .* wait at once; load with a larger waiting="):
+        of(text, times=times, waiting=3)
+    with pytest.raises(cf.SimulationError, match="more often than 4 times; give a larger count="):
+        of(text, times=times, count=4)
+
+
+def test_events_of_one_priority_are_drawn_alike_in_every_integration():
+    """One of two events calls the other off, every 0.1: a coin thrown 40 times."""
+    one = "at time - r >= 0.1, priority = 1, persistent = false: r = time, {0} = {0} + 1; "
+    text = "r = 0; a = 0; b = 0; " + one.format("a") + one.format("b")
+    once, again, other = (of(text, times=[0, 3.95], rng=seed)["a"][-1] for seed in (0, 0, 1))
+    both = of(text, times=[0, 3.95])
+    assert once == again == both["a"][-1] == 39 - both["b"][-1]
+    assert once != other
+    assert 8 < once < 31
+
+
+def test_fits_follow_delayed_events_that_states_trigger():
+    """The derivatives of a delayed event's time, and of what it sets, by the Jacobian of single shooting."""
+    loaded = cf.sbml.load_antimony(
+        "x = 1; x' = k; k = 1; lag = 0.7; top = 2; y = 0.2; y' = -y; at lag after x >= top: y = y + x * k"
+    )
+    times = np.array([0.5, 1.5, 1.9, 2.5, 3.5])
+    data = cf.Experiment({"y": 0.0 * times}, time=times, sigma=1.0, events=loaded.events)
+    free = {n: cf.Parameter(v, lower=0.1) for n, v in loaded.parameters.items()}
+    problem = cf.Problem(loaded.model, data, parameters=free)
+    staged = cf.SingleShooting(integrator=TIGHT).transcribe(problem, problem.guess)
+    v = staged.start
+    (blocks,) = staged.linearize(v).jacobians
+    step = 1e-6
+    differences = [
+        (staged.evaluate(v + step * e).values[0].r - staged.evaluate(v - step * e).values[0].r) / (2 * step)
+        for e in np.eye(v.size)
+    ]
+    np.testing.assert_allclose(blocks.R_q.reshape(-1, v.size), np.array(differences).reshape(v.size, -1).T, atol=1e-6)
+    # Triggered at t = (top - 1) / k = 1 it sets y(1) + 2 k at t = 1.7.
+    y = cf.simulate(problem, times=times)["y"]
+    set_ = 0.2 * np.exp(-1.0) + 2.0
+    np.testing.assert_allclose(y, np.where(times < 1.7, 0.2 * np.exp(-times), set_ * np.exp(1.7 - times)), rtol=1e-6)
+
+
+def fast(text: str) -> str:
+    """Make the reaction F fast, as Level 3 Version 1 can say it."""
+    text = text.replace("level3/version2/core", "level3/version1/core").replace('version="2"', 'version="1"')
+    return re.sub(r'<reaction id="(\w+)"', lambda m: f'{m[0]} fast="{str(m[1] == "F").lower()}"', text)
+
+
+def test_fast_reactions_are_at_equilibrium():
+    """A <-> B is fast with A = 2 B, and B -> at the rate k: the sum decays as T' = -k T / 3."""
+    text = cf.sbml.load_antimony("F: A -> B; a * A - b * B; S: B -> ; k * B; a = 1; b = 2; k = 0.6; A = 3; B = 0").sbml
+    loaded = cf.sbml.load(fast(text))
+    out = cf.simulate(loaded, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["A"], 2.0 * np.exp(-0.2 * T), rtol=1e-8)
+    np.testing.assert_allclose(out["B"], np.exp(-0.2 * T), rtol=1e-8)
+    assert not loaded.model.algebraic_states
+
+
+def test_fast_reactions_that_are_not_linear_make_a_dae():
+    """2 A <-> B with A^2 = B: A + 2 B = T stays 3, so that A = 1, until more A comes in at the rate 1."""
+    text = cf.sbml.load_antimony("F: 2 A -> B; A^2 - B; S: -> A; v; v = 1; A = 3; B = 0").sbml
+    loaded = cf.sbml.load(fast(text))
+    assert loaded.model.algebraic_states
+    out = cf.simulate(loaded, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["A"], (np.sqrt(1 + 8 * (3 + T)) - 1) / 4, rtol=1e-7)
+    np.testing.assert_allclose(out["B"], out["A"] ** 2, rtol=1e-7)
+
+
+def test_a_delayed_value_before_the_start_and_after_it():
+    """x' = -x(t - 1) with x = 1 before the start: polynomials, 1 - t, then 1 - t + (t - 1)^2 / 2, and so on."""
+    out = of("x' = -delay(x, 1); x = 1; y := delay(time, 2)")
+    steps = [
+        np.where(k - 1 <= T, (-1.0) ** k * (T - k + 1) ** k / np.prod(np.arange(1, k + 1)), 0.0) for k in range(1, 6)
+    ]
+    np.testing.assert_allclose(out["x"], 1 + np.sum(steps, axis=0), atol=2e-5)
+    np.testing.assert_allclose(out["y"], T - 2)
+
+
+def test_events_may_look_at_delayed_values():
+    out = of("x' = exp(-time); x = 0; n = 0; at delay(x, 1) > 0.5: n = 1", times=[0.6, 1.5, 1.65, 1.75, 3.0])
+    np.testing.assert_allclose(out["n"], [0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("at -1 after time > 1: n = 1", "the delay of event _E0 is -1; it must not be negative"),
+        ("at -1 after x > 1: n = 1", "the delay of event _?E0 is -1; it must not be negative"),
+        ("at x > 1: n = delay(n, 1)", "the delayed value of 'n', at which events jump"),
+        ("y := delay(x, x)", "a delay that changes in time"),
+    ],
+)
+def test_delays_that_cannot_be_said_are_named(event, said):
     with pytest.raises(cf.InputError, match=said):
         cf.sbml.load_antimony(f"x = 0; x' = 1; n = 0; {event}")
 

@@ -1,0 +1,174 @@
+"""Events that wait: for their delay to pass, or for their turn among those of one time.
+
+What an event sets may have been worked out when its trigger became true, while it happens later: after a delay, or
+after events of a higher priority.  In between it is held by states that nothing but events changes.  An event becomes
+several of castfit's,
+
+    take        where the trigger becomes true: in the first place that is free, it waits, it is due at t + delay, and
+                what it will set is m
+    happen      of each place: where it waits and is due, it sets m and waits no longer
+    call off    if its trigger is not persistent: where that is no longer true, it waits no longer
+    too many    where no place was free: a failure, which says so
+
+so that how the time and what is set move with parameters follows from the jumps of states like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import casadi as ca
+
+from castfit.experiment.events import Event
+from castfit.formats.sbml.document import Happening
+from castfit.formats.sbml.values import SbmlValues
+from castfit.model.comparisons import Comparisons, is_condition
+
+MOST_EVENTS = 100_000
+MOST_WAITING = 1_000
+_GROWTH = 5
+_FIRST = 1e300  # the priority of what must be known before anything happens
+_HALF = 0.5  # between 0 and 1, a state's no and yes
+
+
+@dataclass(frozen=True)
+class EventLimits:
+    """How often an event may happen, how many of its kind may wait, and the seed that orders those of one priority.
+
+    `fixed` are the names of those that are not to grow.
+    """
+
+    count: int = 100
+    waiting: int = 3
+    rng: int = 0
+    fixed: frozenset[str] = frozenset()
+
+    def grown(self, *, waiting: bool) -> EventLimits | None:
+        """Return larger limits, of `waiting` or of `count`; None where they may not grow."""
+        name, had, most = ("waiting", self.waiting, MOST_WAITING) if waiting else ("count", self.count, MOST_EVENTS)
+        return None if name in self.fixed or had >= most else replace(self, **{name: min(_GROWTH * had, most)})
+
+
+Changes = Callable[[Mapping[str, ca.SX]], dict[ca.SX, ca.SX]]
+"""New values by name -> new states."""
+
+
+@dataclass(frozen=True)
+class WatchedEvent:
+    """An event whose trigger is watched, with the new values by name; `changes` makes those of states."""
+
+    said: Happening
+    trigger: ca.SX
+    new: Mapping[str, ca.SX]
+    changes: Changes
+
+
+def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
+    """Return castfit's events for those of a file, all of them watched."""
+    return tuple(made for event in events for made in _Watch(values, event, events, limits).events())
+
+
+@dataclass(frozen=True)
+class _Watch:
+    values: SbmlValues
+    event: WatchedEvent
+    every: Sequence[WatchedEvent]
+    limits: EventLimits
+
+    def events(self) -> list[Event]:
+        """Return what becomes of the event."""
+        said, time = self.event.said, self.values.time
+        delay = ca.SX(0)
+        if said.delay is not None:
+            delay = self.values.formula(f"the delay of event {said.name}", said.delay)
+        late = not delay.is_zero()
+        if delay.is_constant() and not float(delay) >= 0.0:
+            self.values.mistakes.append(f"the delay of event {said.name} is {float(delay):g}; it must not be negative")
+        held = [n for n, value in self.event.new.items() if said.at_trigger and self._moves(value, late=late)]
+        if not (late or held):
+            changes = self.event.changes(self.event.new)
+            direct = {"persistent": said.persistent, **self._order} if self._ordered else {}
+            return [self._watched(self._trigger, changes, at_start=True, **direct)]
+        places = self.limits.waiting if late or self._again else 1
+        name = f"event {said.name}"
+        waits = [self.values.memory(f"{name} waits, {i + 1}") for i in range(places)]
+        due = [self.values.memory(f"{name} is due, {i + 1}") for i in range(places if late else 0)]
+        set_ = {n: [self.values.memory(f"{name} sets {n}, {i + 1}") for i in range(places)] for n in held}
+        beyond = self.values.memory(f"{name} too many")
+        take: dict[ca.SX, ca.SX] = {}
+        full = ca.SX(1)
+        for i, wait in enumerate(waits):
+            here = ca.logic_and(full, wait < _HALF)
+            taken = {wait: ca.SX(1), **({due[i]: time + delay} if late else {})}
+            taken |= {of[i]: self.event.new[n] for n, of in set_.items()}
+            take |= {s: ca.if_else(here, value, s) for s, value in taken.items()}
+            full = ca.logic_and(full, wait > _HALF)
+        take[beyond] = ca.if_else(full, 1, beyond)
+        first = _FIRST if self._ordered else None
+        found = [self._watched(self._trigger, take, at_start=True, priority=first)]
+        if not said.persistent:
+            off = ca.logic_and(reduce(ca.logic_or, [wait > _HALF for wait in waits]), ca.logic_not(self.event.trigger))
+            found.append(self._watched(off, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
+        for i, wait in enumerate(waits):
+            ready = ca.logic_and(wait > _HALF, time >= due[i]) if late else wait > _HALF
+            new = {n: set_[n][i] if n in set_ else value for n, value in self.event.new.items()}
+            found.append(
+                self._watched(ready, {**self.event.changes(new), wait: ca.SX(0)}, persistent=False, **self._order)
+            )
+        why = f"more than {places} of {name} wait at once; load with a larger waiting="
+        found.append(Event(when=beyond > _HALF, changes={beyond: 0}, count=1, forbidden=why))
+        return found
+
+    @property
+    def _trigger(self) -> ca.SX:
+        trigger = self.event.trigger
+        return self.values.time >= 0 if trigger.is_constant() else trigger
+
+    def _watched(self, when: ca.SX, changes: Mapping[ca.SX, ca.SX], *, at_start: bool = False, **how: Any) -> Event:
+        """Return an event that is watched; a value at its very time shows it where the condition is true there."""
+        assert is_condition(when)
+        begins = at_start and not self.event.said.initially
+        measured = "after" if begins or not at_start or Comparisons.of(when).includes_zero() else "before"
+        count = self.limits.count
+        return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **how)
+
+    @property
+    def _ordered(self) -> bool:
+        """Whether any event has a priority, or may be called off by another one."""
+        states = self.values.varying
+        return any(
+            e.said.priority is not None or (not e.said.persistent and ca.depends_on(e.trigger, states))
+            for e in self.every
+        )
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        """The event's place among those of its time."""
+        return {"priority": self._priority, "rng": self.limits.rng} if self._ordered else {}
+
+    @property
+    def _priority(self) -> ca.SX | None:
+        said = self.event.said
+        return (
+            None if said.priority is None else self.values.formula(f"the priority of event {said.name}", said.priority)
+        )
+
+    @property
+    def _changed(self) -> ca.SX:
+        """The states that events change, this one only if it may be triggered again before it happens."""
+        others = [e for e in self.every if e is not self.event or e.said.persistent]
+        return ca.vertcat(*{s.name(): s for e in others for s in e.changes(e.new)}.values())
+
+    def _moves(self, value: ca.SX, *, late: bool) -> bool:
+        """Tell whether a value may change between trigger and event."""
+        if late:
+            return ca.depends_on(value, ca.vertcat(self.values.time, self.values.varying))
+        return self._ordered and ca.depends_on(value, self._changed)
+
+    @property
+    def _again(self) -> bool:
+        """Whether events can make its trigger true again while it waits for its turn."""
+        return self.event.said.persistent and ca.depends_on(self.event.trigger, self._changed)
