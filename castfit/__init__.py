@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from castfit.densities.priors import Normal, lasso, tikhonov
     from castfit.drive.checkup.check import Checkup, doctor
     from castfit.drive.checkup.stiffness import Stiffness, stiffness
-    from castfit.drive.model_comparison import LikelihoodRatio, ModelTable, compare_models, likelihood_ratio
+    from castfit.drive.model_comparison.candidates import estimated
+    from castfit.drive.model_comparison.evidence import EvidenceTable
+    from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
+    from castfit.drive.model_comparison.model_table import ModelTable, compare_models
+    from castfit.drive.model_comparison.select import select
+    from castfit.drive.model_comparison.selection_result import SelectionResult
     from castfit.drive.population.mixed_effects import mixed_effects
     from castfit.drive.population.result import MixedEffectsResult
     from castfit.drive.population.spec import Individual, Population
@@ -115,6 +120,7 @@ __all__ = [
     "Doses",
     "Estimate",
     "Event",
+    "EvidenceTable",
     "Experiment",
     "GaussNewton",
     "Gaussian",
@@ -159,6 +165,7 @@ __all__ = [
     "Result",
     "SampleResult",
     "ScatterResult",
+    "SelectionResult",
     "SimulationError",
     "SingleShooting",
     "SoftL1",
@@ -186,6 +193,7 @@ __all__ = [
     "delay",
     "doctor",
     "estimate",
+    "estimated",
     "experiments_from",
     "explore",
     "final_time",
@@ -219,6 +227,7 @@ __all__ = [
     "sbml",
     "scaled",
     "scatter_search",
+    "select",
     "simulate",
     "steady_state",
     "stiffness",
@@ -290,8 +299,18 @@ def _home(name: str) -> Any:
             from castfit.drive.checkup import stiffness as home
         case "explore":
             from castfit.report import explorer as home
-        case "LikelihoodRatio" | "ModelTable" | "compare_models" | "likelihood_ratio":
-            from castfit.drive import model_comparison as home
+        case "LikelihoodRatio" | "likelihood_ratio":
+            from castfit.drive.model_comparison import likelihood_ratio as home
+        case "ModelTable" | "compare_models":
+            from castfit.drive.model_comparison import model_table as home
+        case "estimated":
+            from castfit.drive.model_comparison import candidates as home
+        case "EvidenceTable":
+            from castfit.drive.model_comparison import evidence as home
+        case "select":
+            from castfit.drive.model_comparison import select as home
+        case "SelectionResult":
+            from castfit.drive.model_comparison import selection_result as home
         case "mixed_effects":
             from castfit.drive.population import mixed_effects as home
         case "MixedEffectsResult":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import castfit
 from castfit._support.status import CastfitError
-from castfit.cli import bench, bootstrap, compare, demo, doctor, explore, fit, new, profile, report, search
+from castfit.cli import bench, bootstrap, compare, demo, doctor, explore, fit, new, profile, report, search, select
 from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, say
 
 COMMANDS = (
@@ -26,6 +26,7 @@ COMMANDS = (
     profile.COMMAND,
     bootstrap.COMMAND,
     compare.COMMAND,
+    select.COMMAND,
     doctor.COMMAND,
     report.COMMAND,
     explore.COMMAND,

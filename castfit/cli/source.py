@@ -110,8 +110,7 @@ def _of_file(path: Path, wanted: str) -> Source:
     from castfit.problem.problem import Problem
     from castfit.result.result import Result
 
-    check("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
-    defined = _run(path)
+    defined = defined_in(path)
     found: Any = defined.get(wanted)
     if callable(found) and not isinstance(found, (type, Problem)):
         with _mistakes_of(path):
@@ -146,8 +145,12 @@ def _stated(label: str, problem: Problem) -> Source:
     return Source(label, problem, {"reference": guess}, _draws(problem))
 
 
-def _run(path: Path) -> dict[str, Any]:
-    """Run a file, with its folder importable as Python does it, and what it prints on standard error."""
+def defined_in(path: Path) -> dict[str, Any]:
+    """Run a file, with its folder importable as Python does it, and what it prints on standard error; return its names.
+
+    Raises InputError: if there is none, or it stops.
+    """
+    check("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:

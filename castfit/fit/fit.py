@@ -123,6 +123,7 @@ def fit(
     Result
         Also for a fit that failed or was interrupted: then ``success`` is False, the parameters are the best point so
         far, and ``message`` says why.
+        Of a problem that estimates nothing it holds no quantity: the model is evaluated as it is.
         Where the model has noises a `PathResult`, by the likelihood of the data over all paths; arguments that mean
         nothing then are refused.
 
@@ -161,7 +162,7 @@ def fit(
         "absolute_sigma": absolute_sigma is not None, "second_start": not is_one_of(second_start, True),
         "retry": not is_one_of(retry, True), "verify": not is_one_of(verify, True),
     }  # fmt: skip
-    mistakes = _noisy_mistakes(given, start) if noisy else kind_mistakes(problem)
+    mistakes = _noisy_mistakes(given, start) if noisy else kind_mistakes(problem, may_be_fixed=True)
     mistakes += option_mistakes(("callback", callback, callable_, "give a function of one Iteration"))
     asked, by = given_parts(None, None, mistakes) if noisy else given_parts(transcription, solver, mistakes)
     level, limit = real(confidence_level), real(max_time)

@@ -18,6 +18,6 @@ def library(name: str, where: str = "petab") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
+        package = name.partition(".")[0].replace("_", "-")
         named = package if package in _ALONE else "'castfit[petab]'"
         raise InputError(where, [f"{package} is not installed; pip install {named}"]) from error

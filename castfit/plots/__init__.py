@@ -18,6 +18,7 @@ from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
 from castfit.plots.results import comparison, fit, gallery
 from castfit.plots.searches import parameters, success, waterfall
+from castfit.plots.selections import selection
 from castfit.plots.sensitivities import sensitivities
 from castfit.plots.stiffness import stiffness
 
@@ -40,6 +41,7 @@ __all__ = [
     "paths",
     "profiles",
     "residuals",
+    "selection",
     "sensitivities",
     "stiffness",
     "success",

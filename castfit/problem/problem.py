@@ -343,14 +343,17 @@ def with_correlations(problem: Posable, found: CorrelationEstimates | None) -> P
     return problem.posed.with_errors(found) if found and (found.times or found.joint) else problem
 
 
-def kind_mistakes(problem: Any) -> list[str]:
-    """Say why something is no problem with residuals to be made small: it is none, has noises, or nothing is free."""
+def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
+    """Say why something is no problem with residuals to be made small: it is none, has noises, or nothing is free.
+
+    A fit that only evaluates (`may_be_fixed`) needs nothing free.
+    """
     if not isinstance(problem, (Problem, Posed)):
         return [f"problem is {text(problem)}; give a Problem"]
     noises = problem.posed.model.noises
     if noises:
         return [f"the model has noises ({', '.join(noises)}), which only fit(problem) estimates, with the path"]
-    if problem.names:
+    if problem.names or may_be_fixed:
         return []
     return ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or use simulate"]
 

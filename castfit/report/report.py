@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from castfit._support.arguments import named, option_mistakes, text
 from castfit._support.status import check
+from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.incremental.result import IncrementalResult
 from castfit.drive.search.multistart.result import MultistartResult
@@ -24,7 +25,9 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit.drive.run.run_result import SearchResult
 
-Reportable = Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult
+Reportable = (
+    Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult | SelectionResult
+)
 
 
 def report(
@@ -41,7 +44,7 @@ def report(
 
     Parameters
     ----------
-    found : Result, MultistartResult, ComparisonResult, ScatterResult, IncrementalResult or PortfolioResult
+    found : Result, or what `multistart`, `compare`, `scatter_search`, `incremental`, `estimate` or `select` found
     path : str or Path
         Where to write the page; it ends in ``.html``.
     title : str
@@ -126,6 +129,9 @@ def _story(found: Reportable, figures: Figures, title: str, notes: str) -> tuple
     elif isinstance(found, ComparisonResult):
         above = run_sections.comparison_lead(found, title or "A comparison", notes)
         own = run_sections.comparison(found, figures)
+    elif isinstance(found, SelectionResult):
+        above = run_sections.selection_lead(found, title or "A selection of models", notes)
+        own = run_sections.selection(found, figures)
     elif isinstance(found, PortfolioResult):
         above, own = run_sections.portfolio_lead(found, title or "An estimate", notes), run_sections.portfolio(found)
     else:

@@ -172,6 +172,8 @@ def _whisker(value: float, low: float, high: float) -> Markup:
 
 def determined(result: Result, figures: Figures) -> Markup:
     """Return what is known of the estimates together: combinations, pairs, correlations, and what moves what."""
+    if not result.names:
+        return joined(tag("p", result.determination))
     region = result.confidence_region()
     said = [*map(str, result.identifiability.combinations), *region.sentences]
     several = len(result.names) > 1

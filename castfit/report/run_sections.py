@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from castfit.drive.model_comparison.selection_result import SelectionResult
     from castfit.drive.run.optima import Optimum
     from castfit.drive.run.run_result import SearchResult
     from castfit.drive.search.compare.result import ComparisonResult
@@ -82,6 +83,32 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
         Section("starts", "What the starts found", content, "Starts and optima"),
         Section("every-start", "Every start", how),
     ]
+
+
+def selection_lead(found: SelectionResult, title: str, notes: str) -> Lead:
+    """Return what stands above the page of a selection of models."""
+    first = found.names[0] if found.names else ""
+    figures = (
+        ("best candidate", first or "none"),
+        (found.criterion, f"{found.criteria[first]:.3f}" if first else ""),
+        ("its weight", f"{found.weights[first]:.3f}" if first else ""),
+        ("candidates fitted", f"{len(found.names)}"),
+        ("time", f"{found.time:.1f} s"),
+    )
+    return lead(found, title, "Model selection", found.sentences[0], figures, notes)
+
+
+def selection(found: SelectionResult, figures: Figures) -> list[Section]:
+    """Return which candidates explain the data, and how sure that is."""
+    picture = figures.add(
+        lambda: plots.selection(found),
+        f"{found.criterion} of all candidates against what they estimate, with those that were best so far; the weight "
+        "of the candidates that estimate a quantity; the weights of candidates.",
+    )
+    said = joined(*(tag("p", sentence) for sentence in found.sentences))
+    content = joined(tag("p", found.message), sheet(found.sheet), said, picture)
+    every = tag("details", tag("summary", f"All {len(found.fits)} candidates"), _columns(found.table))
+    return [Section("candidates", "Which model", content), Section("every-candidate", "Every candidate", every)]
 
 
 def counts(found: Mapping[str, int]) -> str:

@@ -182,6 +182,8 @@ def _verdict(
 
 def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
     """Count the verdicts, the worst first."""
+    if not verdicts and not unknown:
+        return "Nothing is estimated: the model was evaluated as it is."
     if all(v.kind == UNKNOWN for v in verdicts):
         return f"Nothing is known about identifiability: {unknown}."
     total = len(verdicts)

@@ -430,6 +430,8 @@ class Result:
         from castfit.result.confidence_region import confidence_region  # most fits are not asked for it
 
         chosen = self._level("confidence_region", confidence_level)
+        if not self.names:
+            raise InputError("confidence_region", ["nothing is estimated, and so there is no confidence region"])
         if not self.success:
             raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
         return confidence_region(self, chosen)
@@ -672,7 +674,7 @@ class Result:
         InputError
             If the problem estimates other quantities or has other experiments or data.
         """
-        check("with_problem", kind_mistakes(problem))
+        check("with_problem", kind_mistakes(problem, may_be_fixed=True))
         problem = self._with_nodes(problem)
         old = {name: now for name in self.names if (now := called_now(name, problem.names)) != name}
         if old:

@@ -11,6 +11,7 @@ from castfit.problem.fingerprint import question
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.problem import Posable
     from castfit.result.result import Result
 
 
@@ -20,8 +21,11 @@ def data_mistakes(first: Result, second: Result, names: tuple[str, str]) -> list
     Noise models and standard deviations may differ, for likelihoods know of them; times and values may not.
     """
     one, other = first.problem, second.problem
-    if one is None or other is None:
-        return _by_hashes(first, second, names)
+    return _by_hashes(first, second, names) if one is None or other is None else differing_data(one, other, names)
+
+
+def differing_data(one: Posable, other: Posable, names: tuple[str, str]) -> list[str]:
+    """Say which data differ between two problems; see `data_mistakes`."""
     a = {c.name: c for c in one.posed.conditions}
     b = {c.name: c for c in other.posed.conditions}
     mistakes = [

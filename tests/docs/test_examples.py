@@ -63,6 +63,7 @@ SLOW = {
     "stiffness",
     "unknown_infectivity",
     "van_der_pol",
+    "which_terms",
 }
 
 

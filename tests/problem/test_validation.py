@@ -101,10 +101,18 @@ def test_values_whose_squares_are_no_numbers_are_refused(values, sigma, phrase):
 @pytest.mark.parametrize(
     "transcription", [cf.SingleShooting(), cf.MultipleShooting(), cf.Collocation()], ids=lambda t: t.label
 )
-def test_a_problem_with_nothing_to_estimate_is_simulated_not_fitted(transcription, solver):
+def test_a_problem_with_nothing_to_estimate_is_evaluated(transcription, solver):
     problem = decay_problem(parameters={"k": Parameter(0.5, fixed=True)})
-    with refused("nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or"):
-        cf.fit(problem, transcription, solver)
+    result = cf.fit(problem, transcription, solver)
+    assert result.success
+    assert result.names == ()
+    assert result.n_estimated == 0
+    assert result.dof == result.n_data
+    assert "Nothing is estimated: the model was evaluated as it is." in result.summary()
+    assert result.predict([1.0], bands="linear")["x lower"] == pytest.approx(np.exp(-0.5))
+    with refused("nothing is estimated"):
+        cf.bootstrap(result)
+    assert 0.5 * result.neg2loglik == pytest.approx(cf.petab.negative_log_likelihood(problem), rel=1e-6)
     assert cf.simulate(problem)["experiment 1"]["x"] == pytest.approx(np.exp(-0.5 * np.arange(5)))
 
 

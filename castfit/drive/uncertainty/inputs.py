@@ -28,6 +28,7 @@ def solved_problem(where: str, result: Any, mistakes: list[str]) -> Posed:
     if not result.success:
         check(where, [f"the fit did not succeed ({result.status.value}); begin at a solution", *mistakes])
     assert problem is not None
+    check(where, [*kind_mistakes(problem), *mistakes] if not result.names else [])
     return problem.posed.assuming(absolute_sigma=result.absolute_sigma)
 
 

@@ -137,7 +137,7 @@ def negative_log_likelihood(
         return 0.5 * (given.neg2loglik - given.neg2logprior)
     if not isinstance(given, (Problem, Posed)):
         check("negative_log_likelihood", [f"it is given {text(of)}; give a Result or a Problem"])
-    check("negative_log_likelihood", [] if given.names else kind_mistakes(given))
+    check("negative_log_likelihood", kind_mistakes(given, may_be_fixed=True))
     theta = given.posed.theta_from(parameters or {})
     return Objective(given, theta, integrator).evaluate(theta).negative_log_likelihood
 

@@ -158,7 +158,7 @@ def build(
         for made in experiments_of(row, plans[row.name], data[row.name], observing, entities, put, notes)
     ]
     used = {*model.parameters, *_inside(experiments)} - {*naming.targets}
-    parameters = {n: _parameter(row, stated.version) for n, row in naming.table.items() if n in used}
+    parameters = {n: parameter(row, stated.version) for n, row in naming.table.items() if n in used}
     show(f"compiling experiments: {len(experiments)}, states: {len(model.states)}")
     problem = Problem(model, experiments, parameters=parameters).measured_by(PETAB)
     return LoadedProblem(stated, observing, problem, tuple(notes), _outside(stated.parameters))
@@ -236,7 +236,8 @@ def _inside(experiments: Iterable[Experiment]) -> set[str]:
     return found
 
 
-def _parameter(row: ParameterRow, version: int) -> Parameter:
+def parameter(row: ParameterRow, version: int) -> Parameter:
+    """Return what a row of the parameter table says: an estimated parameter, or a fixed one."""
     if not row.estimated:
         assert row.nominal is not None
         return Parameter(row.nominal, fixed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, items, named, real, text
+from castfit._support.reprs import listed
 from castfit._support.status import check, suggest
 from castfit.experiment.events import Event
 from castfit.formats.optional import library
@@ -138,6 +140,8 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
     events = events_of(values, limits)
     check(where, list(dict.fromkeys(mistakes)))
+    if values.assumed:
+        warnings.warn(_assumption(list(dict.fromkeys(values.assumed))), UserWarning, stacklevel=2)
     lines = values.delay_lines()
     expressions, rates, residuals = (put(group, lines) for group in (expressions, rates, values.residuals))
     ode = {values.states[n]: rates[n] for n in values.states} | dict.fromkeys(values.memories.values(), ca.SX(0))
@@ -186,6 +190,12 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         partial(_started, values),
         partial(_larger, where, found, parameters, limits),
     )
+
+
+def _assumption(reactions: list[str]) -> str:
+    """Say which stoichiometries level 3 leaves open, where earlier levels have 1."""
+    few = listed((f"'{name}'" for name in reactions), 60)
+    return f"stoichiometries that the SBML file leaves open are taken to be 1, in the reactions {few}"
 
 
 def put(group: Mapping[str, ca.SX], lines: Mapping[str, tuple[ca.SX, ca.SX]]) -> dict[str, ca.SX]:

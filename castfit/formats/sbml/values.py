@@ -70,11 +70,13 @@ class SbmlValues(LazyValues):
 
     kept : constants that are parameters even where the file computes them
     mistakes : what cannot be expressed is added to them
+    assumed : reactions with a stoichiometry that the file leaves open, which is 1 then, as in levels 1 and 2
     """
 
     contents: Contents
     kept: frozenset[str]
     mistakes: list[str]
+    assumed: list[str] = field(default_factory=list[str])
     _rates: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
 
     def __post_init__(self) -> None:
@@ -470,8 +472,8 @@ class SbmlValues(LazyValues):
         if part.reference:
             return self.value(part.reference)
         if part.stoichiometry is None:
-            self.mistakes.append(f"a stoichiometry in reaction '{reaction}' has no value")
-            return ca.SX(0)
+            self.assumed.append(reaction)
+            return ca.SX(1)
         return ca.SX(part.stoichiometry)
 
     def start(self, overrides: Mapping[str, ca.SX]) -> StartValues:

@@ -1,7 +1,4 @@
-"""Models compared by what they explain: information criteria side by side, and the likelihood ratio test.
-
-In flow results of fits to the same data; nothing is fitted but what tells whether one model contains another.  Out come
-a `ModelTable`, whose sentences say which model to prefer, and a `LikelihoodRatio`.  Read `compare_models` first.
+"""The likelihood ratio test: whether the data need what a larger model has beyond a smaller one, which it contains.
 
 Notation
 --------
@@ -15,21 +12,18 @@ b   how many quantities of the larger model stand at a bound where it is the sma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import permutations
 from math import comb
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, items, text
+from castfit._support.arguments import is_one_of, text
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
-from castfit._support.status import InputError, check
-from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.status import check
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
@@ -41,175 +35,10 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
 
-_SUBSTANTIAL = 2.0  # difference of AICc up to which a model is as good as the best (Burnham and Anderson 2002) ...
-_NONE = 10.0  # ... and from which nothing speaks for it
 _SAME = 1e-2  # standard deviations, in root mean square: predictions that differ by less are the same
 _ROUNDING = 1e-3  # of T, that errors of two fits may make
 _AT_BOUND = 1e-6  # relative distance from a bound
 _CLEAR = 0.05
-
-
-@public("castfit")
-@brief
-@dataclass(frozen=True, eq=False, repr=False)
-class ModelTable(Tabled):
-    """Fits of the same data side by side; ``print`` shows a table.
-
-    Attributes
-    ----------
-    results : dict
-        Fits by name, in the order in which they were given.
-    delta : dict
-        AICc less that of the best model, of fits that succeeded.
-    weights : dict
-        Akaike's weights: how probable each model is to be the best of these.
-    best : str
-        The name of the model with the lowest AICc.
-    tests : dict
-        `LikelihoodRatio` by (smaller, larger), where one model is the other with quantities fixed.
-
-    Examples
-    --------
-    >>> import castfit as cf
-    >>> x, k, n = cf.symbols("x k n")
-    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
-    >>> first = cf.Model({x: -k * x}, parameters=[k])
-    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
-    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
-    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
-    >>> cf.compare_models({"first order": one, "any order": two}).best
-    'any order'
-    """
-
-    results: Mapping[str, Result]
-    delta: Mapping[str, float]
-    weights: Mapping[str, float]
-    best: str
-    tests: Mapping[tuple[str, str], LikelihoodRatio]
-
-    def __getitem__(self, name: str) -> Result:
-        """Return the fit of a model."""
-        return self.results[name]
-
-    @property
-    def sheet(self) -> Sheet:
-        """The table, the best model first."""
-        order = sorted(self.results, key=lambda name: self.delta.get(name, np.inf))
-
-        def cells(name: str) -> tuple[str, ...]:
-            found = self.results[name]
-            if name not in self.delta:
-                return (name, *["-"] * 7, f"failed: {found.status.value}")
-            c, p = found.criteria, found.goodness.p_value
-            k = f"{c.k:.0f}" if c.k == round(c.k) else f"{c.k:.1f}"
-            remark = "" if found.goodness.described else "does not describe the data"
-            figures = (f"{c.neg2loglik:.2f}", k, "-" if np.isnan(p) else f"{p:.2g}", f"{c.aicc:.2f}")
-            return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", remark
-
-        heads = ("model", ">-2 log L", ">k", ">p of chi2", ">AICc", ">difference", ">weight", ">BIC", "")
-        return Sheet(heads, tuple(cells(name) for name in order))
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """What the table says."""
-        if not self.best:
-            return ("No fit succeeded.",)
-        close = [n for n, d in self.delta.items() if n != self.best and d < _SUBSTANTIAL]
-        far = [n for n, d in self.delta.items() if d >= _NONE]
-        found = [f"{self.best} explains the data best for what it estimates (AICc)."]
-        if close:
-            found.append(f"{', '.join(close)} explain{'s' if len(close) == 1 else ''} them about as well.")
-        if far:
-            found.append(f"Nothing speaks for {', '.join(far)}.")
-        if not self.results[self.best].goodness.described:
-            found.append("But even the best does not describe the data.")
-        most = min(self.delta, key=lambda n: self.results[n].bic)
-        if most != self.best:
-            found.append(f"BIC, which asks more of additional quantities, prefers {most}.")
-        infinite = [n for n in self.delta if np.isinf(self.results[n].aicc)]
-        if infinite:
-            found.append(f"{', '.join(infinite)}: as many quantities as data.")
-        found += [f"{small} in {large}: {test.sentence}" for (small, large), test in self.tests.items()]
-        return tuple(found)
-
-    @property
-    def parts(self) -> tuple[Sheet | str, ...]:
-        """The table, and the sentences below it."""
-        return self.sheet, *self.sentences
-
-    def __str__(self) -> str:
-        return "\n".join([*self.sheet.lines, "", *self.sentences])
-
-
-def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTable:
-    """Compare models that were fitted to the same data.
-
-    Noise models may differ, for all likelihoods have their constants.  Priors are left out of the likelihood, and count
-    by as much as they leave to be estimated (see castfit.result.goodness_of_fit).
-
-    Parameters
-    ----------
-    results : mapping from name to Result, or several Results
-        Without names they are "model 1" and so on.
-
-    Raises
-    ------
-    InputError
-        If fits are of different data, naming which.
-
-    Examples
-    --------
-    >>> import castfit as cf
-    >>> x, k, n = cf.symbols("x k n")
-    >>> data = cf.Experiment({"x": [0.80, 0.66, 0.57, 0.50, 0.44]}, time=[1, 2, 3, 4, 5], sigma=0.01, initial={"x": 1})
-    >>> first = cf.Model({x: -k * x}, parameters=[k])
-    >>> order = cf.Model({x: -k * x**n}, parameters=[k, n])
-    >>> one = cf.fit(cf.Problem(first, data, parameters={"k": 0.3}))
-    >>> two = cf.fit(cf.Problem(order, data, parameters={"k": 0.3, "n": cf.Parameter(1.0, lower=0)}))
-    >>> print(cf.compare_models({"first order": one, "any order": two}))
-    model        -2 log L  k  p of chi2    AICc  difference   weight     BIC
-    ----------------------------------------------------------------------------------------------------
-    any order      -36.53  2       0.95  -26.53        0.00        1  -33.31
-    first order      4.25  1    2.6e-08    7.58       34.11  3.9e-08    5.85  does not describe the data
-    <BLANKLINE>
-    any order explains the data best for what it estimates (AICc).
-    Nothing speaks for first order.
-    """
-    given: Any = results
-    mistakes: list[str] = []
-    if isinstance(given, Mapping):
-        named = {str(k): v for k, v in cast("Mapping[Any, Any]", given).items()}
-    else:
-        listed = None if isinstance(given, Result) else items(given)
-        named = {f"model {i}": r for i, r in enumerate(listed or [], start=1)}
-        if listed is None:
-            mistakes.append(f"results is {text(given)}; give several results, by name or in a list")
-    mistakes += [f"'{n}' is {text(r)}; give the result of a fit" for n, r in named.items() if not isinstance(r, Result)]
-    if not mistakes and len(named) < 2:
-        mistakes.append("there are fewer than two results; give those that are to be compared")
-    check("compare_models", mistakes)
-    first = next(iter(named))
-    for name in [n for n in named if n != first]:
-        mistakes += data_mistakes(named[first], named[name], (f"'{first}'", f"'{name}'"))
-    check("compare_models", mistakes)
-    good = {n: r.aicc for n, r in named.items() if r.success and np.isfinite(r.neg2loglik)}
-    least = min(good.values(), default=np.nan)
-    delta = {n: float(a - least) if a != least else 0.0 for n, a in good.items()}
-    share = {n: float(np.exp(-0.5 * d)) for n, d in delta.items()}
-    whole = sum(share.values())
-    best = min(delta, key=lambda n: delta[n], default="")
-    return ModelTable(named, delta, {n: s / whole for n, s in share.items()}, best, _tests(named, list(delta)))
-
-
-def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, str], LikelihoodRatio]:
-    """Test every model against those that it is with quantities fixed."""
-    found: dict[tuple[str, str], LikelihoodRatio] = {}
-    for small, large in permutations(names, 2):
-        one, other = results[small], results[large]
-        if len(one.names) < len(other.names) and _within(one, other) is not None:
-            with suppress(InputError):  # priors, or as many directions
-                found[small, large] = likelihood_ratio(one, other)
-    return found
 
 
 @public("castfit")
@@ -306,7 +135,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
         said = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
         check("likelihood_ratio", [f"{said}; give the one with fewer first, or compare by cf.compare_models"])
     at_bound: tuple[str, ...] = ()
-    point = _within(smaller, larger)
+    point = contained_at(smaller, larger)
     if point is None and nested is None:
         point = _fitted(smaller, larger)
         if point is None:
@@ -329,7 +158,7 @@ def _dimension(result: Result) -> int:
     return len(result.names) - result.undetermined.shape[0] + len(result.sigmas)
 
 
-def _within(smaller: Result, larger: Result) -> dict[str, float] | None:
+def contained_at(smaller: Result, larger: Result) -> dict[str, float] | None:
     """Return the larger model's quantities at which it is the smaller one, by their names; None if it is not."""
     one, other = smaller.problem, larger.problem
     if one is None or other is None or not set(smaller.names) <= set(larger.names):

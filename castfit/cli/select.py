@@ -1,0 +1,102 @@
+"""``castfit select``: which of several models, by a PEtab Select problem or what a Python file defines."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from castfit._support.json_codec import finite
+from castfit._support.status import check
+from castfit.cli.command import FAILED, Command, add_verbose, keywords, write_json
+from castfit.cli.source import defined_in
+
+_YAML = (".yaml", ".yml")
+_STATED = ("criterion", "method")
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    words = (
+        "the YAML file of a PEtab Select problem, or a Python file that defines candidates = {name: problem}, "
+        "or problem and choices"
+    )
+    parser.add_argument("file", metavar="FILE.yaml|FILE.py", help=words)
+    parser.add_argument(
+        "--criterion", metavar="C", help="AICc, AIC or BIC (default: AICc); a PEtab problem has its own"
+    )
+    parser.add_argument("--method", metavar="M", help="all, forward, backward, forecast or famos (default: auto)")
+    parser.add_argument("--folder", metavar="FOLDER", help="where PEtab Select writes its files")
+    parser.add_argument("--html", metavar="FILE", help="write a page that tells what was found")
+    parser.add_argument("--checkpoint", metavar="FILE", help="write every finished fit there")
+    parser.add_argument("--resume", action="store_true", help="continue the checkpoint if it exists")
+    add_verbose(parser, "the run; twice: each fit")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Search, and print the order."""
+    import castfit
+    from castfit.cli import console as screen
+
+    file = Path(arguments.file)
+    common = keywords(arguments, "seed", "workers", "max_time", "fit_max_time", "checkpoint", "resume")
+    common |= {"verbose": min(arguments.verbose, 2) or None}
+    stated = {n: getattr(arguments, n) for n in _STATED if getattr(arguments, n) is not None}
+    if file.suffix in _YAML:
+        check("select", [f"--{n} is what '{file}' says; leave it out" for n in stated])
+        found = castfit.petab.select(file, folder=arguments.folder, **common)
+    else:
+        check("select", ["--folder is for PEtab Select problems; leave it out"] if arguments.folder else [])
+        problems, choices = _defined(file)
+        found = castfit.select(problems, choices=choices, **stated, **common)
+    screen.tell(screen.console(stderr=arguments.json == "-"), found.summary())
+    write_json(_record(str(file), found), arguments.json)
+    if arguments.plot:
+        found.plot(arguments.plot)
+    if arguments.save and found.best is not None:
+        found.best.save(arguments.save)
+    if arguments.html:
+        found.report(arguments.html)
+    return 0 if found.complete and found.names else FAILED
+
+
+def _defined(file: Path) -> tuple[Any, Any]:
+    """Return the problems, or the problem and its choices, that a Python file defines."""
+    found = defined_in(file)
+    if "candidates" in found:
+        return found["candidates"], None
+    missing = [n for n in ("problem", "choices") if n not in found]
+    remedy = "define candidates = {name: problem}, or problem and choices = {parameter: [0, castfit.estimated]}"
+    check("file", [f"'{file}' does not define {' and '.join(missing)}; {remedy}"] if missing else [])
+    return found["problem"], found["choices"]
+
+
+def _record(name: str, found: Any) -> dict[str, Any]:
+    """Return what --json writes; what is not finite becomes None."""
+    return finite(
+        {
+            "problem": name,
+            "message": found.message,
+            "complete": found.complete,
+            "criterion": found.criterion,
+            "method": found.method,
+            "candidates": {n: {"criterion": found.criteria[n], "weight": w, "values": found.fits[n].result.values}
+                           for n, w in found.weights.items()},
+            "failed": {n: row.message for n, row in found.fits.items() if n not in found.names},
+            "importance": found.importance,
+            "path": list(found.path),
+            "time": found.time,
+        }
+    )  # fmt: skip
+
+
+COMMAND = Command(
+    "select",
+    "say which of several models the data ask for",
+    _run,
+    {"json": None, "plot": None, "save": None, "max_time": math.inf, "fit_max_time": math.inf, "seed": 0, "workers": 1},
+    _configure,
+    ("castfit select petab_select_problem.yaml --workers 2 --folder found",
+     "castfit select models.py --criterion BIC --plot models.png"),
+    problem=False,
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""What several models say together: estimates and predictions, each model by its weight.
+
+Notation: w weight of a model, x its value, s its standard error
+
+    mean  sum w x,   standard error  sum w sqrt(s^2 + (x - mean)^2)        [Burnham and Anderson 2002, equation 4.9]
+    intervals and bands  quantiles of the mixture  P(y) = sum w P_model(y)          [Turek and Fletcher 2012]
+
+Averages of limits have no such meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from castfit._support.arrays import Array
+from castfit.result.covariance import quantile
+
+_HALVINGS = 80  # of an interval that holds a quantile
+
+
+@dataclass(frozen=True)
+class WeightedValues:
+    """Values of models (k,) or (k, n) and their standard errors, weights (k,), degrees of freedom (k,) of the noise."""
+
+    values: Array
+    errors: Array
+    weights: Array
+    dofs: Array
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[Array | float, Array | float, float, float]]) -> WeightedValues:
+        """Put together value, error, weight and degrees of freedom of each model; weights are made to sum to 1."""
+        values, errors, weights, dofs = zip(*rows, strict=True)
+        w = np.array(weights, dtype=float)
+        return cls(np.array(values, float), np.array(errors, float), w / w.sum(), np.array(dofs, float))
+
+    @property
+    def mean(self) -> Array:
+        """The averaged value."""
+        return self._summed(self.values)
+
+    @property
+    def error(self) -> Array:
+        """The averaged standard error, with what models differ by."""
+        return self._summed(np.hypot(self.errors, self.values - self.mean))
+
+    def _summed(self, each: Array) -> Array:
+        return np.asarray(np.tensordot(self.weights, each, axes=1), dtype=float)
+
+    def quantiles(self, p: float) -> Array:
+        """Return the quantile of the mixture (n,), of values (k, n), by bisection."""
+        finite = np.isfinite(self.errors)
+        open_ = self._summed((~finite).astype(float))
+        size: Array = np.where(finite, self.errors, 0.0).max(axis=0)
+        tails = np.array([quantile(1.0 - 2e-9, dof) for dof in self.dofs])
+        low: Array = (self.values.T - tails * size[:, None]).min(axis=1) - size
+        high: Array = (self.values.T + tails * size[:, None]).max(axis=1) + size
+        if np.any(open_):
+            low, high = low - 1.0, high + 1.0
+        for _ in range(_HALVINGS):
+            middle: Array = 0.5 * (low + high)
+            below = self.distribution(middle) < p
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        found = 0.5 * (low + high)
+        found = np.where(open_ / 2 >= p, -np.inf, found)
+        return np.where(1.0 - open_ / 2 <= p, np.inf, found)
+
+    def distribution(self, y: Array) -> Array:
+        """Return P(y) of the mixture; of a model that leaves a value open half lies on either side."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = np.where(np.isinf(self.errors), 0.0, (y - self.values) / self.errors)
+        scaled = np.where(np.isnan(scaled), 0.0, scaled)
+        each: list[Any] = [scipy.special.ndtr(u) if np.isinf(dof) else scipy.special.stdtr(dof, u)
+                           for u, dof in zip(scaled, self.dofs, strict=True)]  # fmt: skip
+        return self._summed(np.array(each, dtype=float))

@@ -1,0 +1,246 @@
+"""The evidence of a model: the probability density of the data, whatever its quantities are within their priors.
+
+Notation, search scale:  theta, p(theta) prior, L likelihood, n quantities, I information at the optimum
+
+    Z = integral of L p over theta
+    Laplace:  log Z = log(L p) + n/2 log 2 pi - 1/2 log det I                          [Tierney and Kadane 1986]
+    bridge:   r <- mean_2(l / (s1 l + s2 r)) / mean_1(1 / (s1 l + s2 r)),  l = L p / g  [Meng and Wong 1996]
+
+mean_1 is over draws of the posterior, mean_2 over those of a normal proposal g, which other draws fit; s1 and s2 are
+their shares, by the effective number of draws (Gronau et al. 2017).  The relative mean square error of r is that of
+Fruehwirth-Schnatter (2004).  An unknown sigma that a fit eliminates is integrated over, with the prior 1 / sigma: all
+candidates have it, so that it matters to no ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from castfit._support.arrays import Array, Mask
+from castfit._support.public_names import public
+from castfit._support.status import check
+from castfit._support.text_tables import Sheet, Tabled
+from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
+from castfit.drive.uncertainty.sample.sample import sample
+from castfit.problem.compiled_problem import Posed
+from castfit.result.result import Result
+
+_ROUNDS = 1000  # of the fixed point
+_STILL = 1e-12  # relative change at which it ends
+_FEW = 8  # draws of a posterior for each quantity, below which nothing is said
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """log Z of one model, its standard error (0 by Laplace's formula, whose error is unknown), and a remark."""
+
+    log: float
+    error: float = 0.0
+    remark: str = ""
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False, repr=False)
+class EvidenceTable(Tabled):
+    """Evidences of models; ``print`` shows a table.
+
+    Attributes
+    ----------
+    found : dict
+        By model its evidence: ``log``, the standard ``error`` of that, and a ``remark``.
+    method : {"laplace", "bridge"}
+        How they were found.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, m = cf.symbols("x k m")
+    >>> model = cf.Model({x: -k * x - m}, parameters=[k, m], initial={x: 2})
+    >>> data = cf.Experiment({"x": [1.49, 1.09, 0.83, 0.59, 0.46, 0.33]}, time=[1, 2, 3, 4, 5, 6], sigma=0.02)
+    >>> known = {n: cf.Parameter(0.5, prior=cf.Normal(0.5, 1.0)) for n in "km"}
+    >>> problem = cf.Problem(model, data, parameters=known)
+    >>> found = cf.select(problem, choices={"k": [0, cf.estimated], "m": [0, cf.estimated]})
+    >>> found.evidence().weights["k"] > 0.9
+    True
+    """
+
+    found: Mapping[str, Evidence]
+    method: str
+
+    def __getitem__(self, name: str) -> Evidence:
+        """Return the evidence of a model."""
+        return self.found[name]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Probabilities of the models, if all are equally probable beforehand; of those whose evidence is known."""
+        logs = {n: e.log for n, e in self.found.items() if np.isfinite(e.log)}
+        most = max(logs.values(), default=0.0)
+        whole = sum(np.exp(v - most) for v in logs.values())
+        return {n: float(np.exp(v - most) / whole) for n, v in logs.items()}
+
+    def log_bayes_factor(self, one: str, other: str) -> float:
+        """Return by how much the data speak for one model against another, as the logarithm of the ratio."""
+        return self.found[one].log - self.found[other].log
+
+    @property
+    def sheet(self) -> Sheet:
+        """The table, the most probable model first."""
+        order = sorted(self.found, key=lambda n: (-np.nan_to_num(self.found[n].log, nan=-np.inf), n))
+        weights = self.weights
+        return Sheet.of(
+            order,
+            ("model", lambda n: n),
+            (">log evidence", lambda n: f"{self.found[n].log:.4f}" if np.isfinite(self.found[n].log) else "-"),
+            (">+-", lambda n: f"{self.found[n].error:.2g}" if self.found[n].error else ""),
+            (">probability", lambda n: f"{weights[n]:.3g}" if n in weights else "-"),
+            ("", lambda n: self.found[n].remark),
+        )
+
+    @property
+    def parts(self) -> tuple[Sheet | str, ...]:
+        """The table, and what it rests on."""
+        laplace = "Laplace's formula, which is exact where posteriors are normal"
+        how = laplace if self.method == "laplace" else "Bridge sampling"
+        return self.sheet, f"{how}. The priors are part of the answer: wider ones make a model less probable."
+
+    def __str__(self) -> str:
+        return "\n".join([*self.sheet.lines, "", str(self.parts[1])])
+
+
+def improper(posed: Posed) -> list[str]:
+    """Name quantities about which nothing is said beforehand, so that a model has no evidence."""
+    lower, upper = posed.bounds
+    known = _with_prior(posed)
+    return [n for j, n in enumerate(posed.names) if not known[j] and not np.isfinite(upper[j] - lower[j])]
+
+
+def _with_prior(posed: Posed) -> Mask:
+    """Tell which quantities have a prior of their own, or one together with others (n,)."""
+    found = np.array([q.prior is not None for q in posed.quantities], dtype=bool)
+    for term in posed.prior_terms:
+        found[np.unique(getattr(term, "at", []))] = True
+    return found
+
+
+def _constant(posed: Posed, result: Result) -> float:
+    """Return what log(L p) has beside -neg2loglik / 2: flat priors, and sigmas integrated over."""
+    lower, upper = posed.bounds
+    flat = ~_with_prior(posed)
+    total = -float(np.sum(np.log((upper - lower)[flat])))
+    for size in _group_sizes(posed):
+        m = 0.5 * size  # of the integral of L / sigma, relative to the largest L
+        total += float(np.log(0.5) + scipy.special.gammaln(m) + m - m * np.log(m))
+    return total
+
+
+def _group_sizes(posed: Posed) -> list[int]:
+    """Count the data of each unknown sigma."""
+    groups = [o.group for c in posed.conditions for j, o in enumerate(c.observed) if o is not None
+              for _ in range(int(c.points.mask[:, j].sum()))]  # fmt: skip
+    return [groups.count(g) for g in range(len(posed.groups))]
+
+
+def laplace(result: Result) -> Evidence:
+    """Return the evidence by Laplace's formula; of an optimum at a bound NaN, for there it is no peak."""
+    posed = _posed(result)
+    held = [n for n in result.names if n in result.active]
+    if held or result.undetermined.size:
+        what = f"{', '.join(held)} at a bound" if held else "not everything is determined"
+        return Evidence(np.nan, remark=f"Laplace is not valid here: {what}; use sampling=True")
+    theta, n = result.theta, len(result.names)
+    log_lp = -0.5 * result.neg2loglik + _constant(posed, result) + _to_theta(posed, theta)
+    _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)
+    return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant))
+
+
+def _posed(result: Result) -> Posed:
+    assert result.problem is not None
+    return result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+
+
+def _to_theta(posed: Posed, theta: Array) -> float:
+    """Return the log of the density of theta where priors are densities of natural values."""
+    signs = jacobian_signs(posed)
+    logs = np.where(posed.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
+    return float(np.sum(np.where(signs != 0, signs * logs, 0.0)))
+
+
+def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 1) -> Evidence:
+    """Return the evidence by bridge sampling from draws of the posterior."""
+    posed = _posed(result)
+    if not result.names:
+        return Evidence(-0.5 * result.neg2loglik + _constant(posed, result))
+    drawn = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
+    chain, heights = drawn.chain, drawn.log_density
+    least = min(drawn.effective.values())
+    if not np.isfinite(least) or chain.shape[0] * chain.shape[1] < _FEW * len(result.names):
+        return Evidence(np.nan, remark="too few draws; raise draws")
+    density = posterior(posed, result.theta, result.integrator)
+    at_best = density(result.theta)[0] - _to_theta(posed, result.theta)
+    shift = -0.5 * result.neg2loglik + _constant(posed, result) - at_best  # from the sampler's density to log(L p)
+    n, steps = len(result.names), chain.shape[1]
+    halves = slice(0, steps // 2), slice(steps // 2, steps)
+    pairs = [
+        bridged(
+            chain[:, fitting].reshape(-1, n), chain[:, taken].reshape(-1, n), heights[:, taken].ravel(), density,
+            max(0.5 * least, 2.0), rng,
+        )
+        for fitting, taken in (halves, halves[::-1])
+    ]  # fmt: skip
+    logs, squares = [log for log, _ in pairs], [error**2 for _, error in pairs]
+    error = float(np.sqrt(0.5 * np.mean(squares) + 0.5 * np.var(logs)))
+    remark = "" if drawn.converged else drawn.sentence
+    return Evidence(float(np.mean(logs)) + shift, error, remark)
+
+
+def bridged(
+    fitting: Array, own: Array, heights: Array, density: Any, effective: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the log of the integral of a density, and its standard error.
+
+    fitting (m, n), own (m, n) : draws that fit the proposal, and that are used; heights (m,) : their log density
+    effective : how many independent draws the latter are worth
+    """
+    n = own.shape[1]
+    centre: Array = fitting.mean(axis=0)
+    root = np.asarray(np.linalg.cholesky(np.cov(fitting.T).reshape(n, n)), dtype=float)
+    proposals = centre + rng.standard_normal((own.shape[0], n)) @ root.T
+
+    def log_g(theta: Array) -> Array:
+        u = np.asarray(np.linalg.solve(root, (theta - centre).T), dtype=float)
+        return -0.5 * np.sum(u**2, axis=0) - np.sum(np.log(np.diag(root))) - 0.5 * n * np.log(2 * np.pi)
+
+    l1 = heights - log_g(own)
+    l2 = np.array([density(theta)[0] for theta in proposals]) - log_g(proposals)
+    middle = float(np.median(l1))
+    l1, l2 = np.exp(l1 - middle), np.exp(l2 - middle)
+    n1, n2 = effective, float(len(l2))
+    s1, s2 = n1 / (n1 + n2), n2 / (n1 + n2)
+    r = 1.0
+    for _ in range(_ROUNDS):
+        old, r = r, float(np.mean(l2 / (s1 * l2 + s2 * r)) / np.mean(1.0 / (s1 * l1 + s2 * r)))
+        if abs(r - old) <= _STILL * r:
+            break
+    f1, f2 = l2 / (s1 * l2 + s2 * r), r / (s1 * l1 + s2 * r)  # Fruehwirth-Schnatter 2004, equation 20
+    square = np.var(f1) / np.mean(f1) ** 2 / n2 + np.var(f2) / np.mean(f2) ** 2 / n1
+    return float(np.log(r)) + middle, float(np.sqrt(square))
+
+
+def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng: Any, workers: Any) -> EvidenceTable:
+    """Return the evidence of each model.
+
+    Raises InputError: naming every quantity with neither prior nor finite bounds.
+    """
+    wrong = {n: improper(_posed(r)) for n, r in results.items()}
+    open_ = list(dict.fromkeys(q for names in wrong.values() for q in names))
+    check("evidence", [f"'{q}' has neither a prior nor two finite bounds, so that no model with it has an evidence; "
+                       "give it one" for q in open_])  # fmt: skip
+    generator = np.random.default_rng(rng)
+    found = {n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()}
+    return EvidenceTable(found, "bridge" if sampling else "laplace")

@@ -1,0 +1,119 @@
+"""What a neighbour of a candidate would come to, without fitting it.
+
+At a candidate's optimum the model in which everything is estimated is linearized once.  With
+
+theta   its quantities, search scale, at the candidate's estimates and held values;  d  a step from there
+g, F    slope of the cost, and Fisher's information
+
+the cost of a neighbour is forecast by the least of  g.d + d'F d / 2  where d_j leads to the value at which it holds j,
+and the others are free within their bounds.  Hundreds of neighbours cost one linearization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from castfit._support.arrays import Array, Mask
+from castfit.drive.model_comparison.candidate_fit import Beginning, counted
+from castfit.drive.model_comparison.candidates import Alternative, CandidateModel, Candidates
+from castfit.fit.fit import fit
+from castfit.problem.problem import Problem
+from castfit.result.goodness_of_fit import Criteria
+from castfit.result.result import Result
+from castfit.solve.gauss_newton import GaussNewton
+from castfit.transcribe.single_shooting import SingleShooting
+
+_RIDGE = 1e-10  # of the diagonal, for directions that nothing determines
+_CLIPS = 5  # rounds in which what leaves its bounds is held there
+
+
+def full_problem(space: Candidates) -> Problem:
+    """Return the problem in which everything is estimated, and every value at which something is held is allowed."""
+    base = space.problem(space.largest)
+    wider = dict(base.parameters)
+    for name, every in space.choices.items():
+        p, held = wider[name], [v for v in every if isinstance(v, float)]
+        scale = "linear" if any(v <= 0.0 for v in held) else p.scale
+        value = held[0] if p.fixed and held else p.value
+        wider[name] = replace(
+            p, value=value, fixed=False, scale=scale, prior=None, lower=min([p.lower, *held]),
+            upper=max([p.upper, *held]),
+        )  # fmt: skip
+    return base.replace(parameters=wider)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The quadratic model of the full problem's cost about a candidate's optimum."""
+
+    candidate: CandidateModel
+    result: Result
+    names: tuple[str, ...]
+    of: tuple[str, ...]
+    theta: Array
+    log: Mask
+    span: tuple[Array, Array]
+    g: Array
+    F: Array
+
+    @classmethod
+    def at(cls, full: Problem, candidate: CandidateModel, result: Result) -> Forecast | None:
+        """Linearize; None where the full model cannot be evaluated there."""
+        held = {n: v for n, v in candidate.chosen.items() if isinstance(v, float)}
+        begin = Beginning(point={**result.values, **held}, exact=True).of(full)
+        found = fit(
+            full, SingleShooting(), GaussNewton(max_iter=0), start=begin, second_start=False, retry=False, verify=False
+        )
+        if not (np.isfinite(found.gradient).all() and np.isfinite(found.information).all()):
+            return None
+        of = tuple(q.of for q in full.quantities)
+        about = (found.names, of, found.theta, full.log, full.bounds)
+        return cls(candidate, result, *about, found.gradient, np.asarray(found.information))
+
+    def cost(self, chosen: Mapping[str, Alternative]) -> float:
+        """Return -2 log L of the neighbour less that of the candidate."""
+        n = self.theta.size
+        d, free = np.zeros(n), np.ones(n, dtype=np.bool_)
+        for j, of in enumerate(self.of):
+            value = chosen.get(of)
+            if isinstance(value, float):
+                d[j] = (np.log(value) if self.log[j] else value) - self.theta[j]
+                free[j] = False
+        ridge = _RIDGE * np.diag(np.maximum(np.diag(self.F), _RIDGE))
+        F = self.F + ridge
+        low, high = (end - self.theta for end in self.span)
+        moving = free.copy()
+        for _ in range(_CLIPS):
+            rest = ~moving
+            step = np.linalg.solve(F[np.ix_(moving, moving)], -self.g[moving] - F[np.ix_(moving, rest)] @ d[rest])
+            d[moving] = step
+            out = moving & ((d < low) | (d > high))
+            if not out.any():
+                break
+            d[out] = np.clip(d[out], low[out], high[out])
+            moving &= ~out
+        return float(2.0 * (self.g @ d + 0.5 * d @ F @ d))
+
+    def criterion(self, other: CandidateModel, name: str) -> float:
+        """Return the forecast of a neighbour's criterion, by its name."""
+        now = counted(self.result)
+        more = len(other.free) - len(self.candidate.free)
+        ahead = Criteria(now.neg2loglik + self.cost(other.chosen), now.n, now.k + more)
+        return float(getattr(ahead, name.lower()))
+
+    def ranked(self, others: Iterable[CandidateModel], name: str) -> list[tuple[float, CandidateModel]]:
+        """Return neighbours by the forecasts of their criterion, the best first."""
+        found = [(self.criterion(other, name), other) for other in others]
+        return sorted(found, key=lambda each: (round(each[0], 6), each[1].name))
+
+    def descended(self, space: Candidates, name: str) -> CandidateModel:
+        """Go from neighbour to neighbour as long as the forecast falls; return where that ends."""
+        at, value = self.candidate, self.criterion(self.candidate, name)
+        while True:
+            ranked = self.ranked(space.neighbours(at), name)
+            if not ranked or ranked[0][0] >= value - 1e-9:
+                return at
+            value, at = ranked[0]

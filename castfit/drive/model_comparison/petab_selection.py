@@ -1,0 +1,145 @@
+"""Searches that PEtab Select leads: `cf.petab.select` of its files, and FAMoS for any problem with choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arguments import rng_mistakes, text
+from castfit._support.status import check
+from castfit.drive.model_comparison.candidates import CandidateModel, Candidates, estimated
+from castfit.drive.model_comparison.search import Known, Proposal, Search
+from castfit.drive.model_comparison.select import CRITERIA, selected
+from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
+from castfit.drive.model_comparison.selection_result import SelectionResult
+from castfit.drive.run.options import RunOptions
+from castfit.fit.methods import Solver, Transcription, given_parts
+from castfit.formats.petab.selection import ESTIMATE, Calibration, ProposedModel, SelectionProblem, problem_of
+
+
+def select(
+    file: str | Path,
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    folder: str | Path | None = None,
+    rng: int | np.random.Generator = 0,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    fit_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[SelectionProgress], Any] | None = None,
+    verbose: int | None = None,
+) -> SelectionResult:
+    """Carry out a model selection in the PEtab Select format: its library leads the search, castfit fits the models.
+
+    Needs the extra ``castfit[petab]``.  Models of one iteration are independent, so that any number of workers gives
+    the same numbers.
+
+    Parameters
+    ----------
+    file : str or Path
+        The YAML file of the PEtab Select problem.
+    transcription, solver : optional
+        As for `fit`; by default single shooting and "box", for parameters known to decades.
+    folder : str or Path, optional
+        Where to write the library's files: ``models.yaml`` with all models that were calibrated, ``best.yaml``,
+        ``summary.tsv``.
+    rng, workers, max_time, fit_max_time, checkpoint, resume, callback, verbose
+        As for `castfit.select`.
+
+    Returns
+    -------
+    SelectionResult
+        Candidates are called by the hashes of the library; criteria are its own: for AICc and BIC it counts priors
+        among the data.
+
+    Raises
+    ------
+    InputError
+        For mistakes in the files, criteria by which the largest model would always win, and misuse.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> found = cf.petab.select("petab_select_problem.yaml", workers=2)  # doctest: +SKIP
+    """
+    run = RunOptions(
+        workers=workers, max_time=max_time, fit_max_time=fit_max_time, callback=callback,
+        verbose=verbose, checkpoint=checkpoint, resume=resume,
+    )  # fmt: skip
+    mistakes: list[str] = []
+    default = transcription is None and solver is None
+    asked, chosen = given_parts("single" if default else transcription, "box" if default else solver, mistakes)
+    given: dict[str, Any] = {"the file": file, "folder": "." if folder is None else folder}
+    mistakes += [f"{n} is {text(v)}; give a path" for n, v in given.items() if not isinstance(v, (str, Path))]
+    check("petab.select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
+    target = None if folder is None else Path(folder)
+    if target is not None:
+        target.mkdir(parents=True, exist_ok=True)
+    problem = SelectionProblem.of_file(Path(file), None if target is None else target / "summary.tsv")
+    if problem.criterion not in CRITERIA:
+        check("petab.select", [f"the criterion is {problem.criterion}, by which the largest model always wins; "
+                               f"let it be one of {', '.join(CRITERIA)}"])  # fmt: skip
+    varied = problem.varied
+    space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
+    entries = {"criterion": problem.criterion, "method": problem.method}
+    found = selected(
+        "petab.select", space, problem.criterion, problem.method, lambda log: _led(problem, space, log), run.cleaned(),
+        (asked, chosen), rng, entries,
+    )  # fmt: skip
+    if target is not None and found.names:
+        problem.write(target)
+    return found
+
+
+def _led(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Search:
+    """Yield what the library proposes, and tell it what was found."""
+
+    def made(model: ProposedModel) -> CandidateModel:
+        known = space.problems[str(model.file)].parameters
+        return CandidateModel(model.name, str(model.file), {
+            n: estimated if isinstance(v, str) else v for n, v in model.parameters.items() if n in known
+        })  # fmt: skip
+
+    while not problem.ended:
+        models = problem.proposed()
+        yield [Proposal(made(m), m.before) for m in models]
+        found: dict[str, Calibration] = {}
+        for m in models:
+            row = log.rows[m.name]
+            if row.success and row.result is not None:
+                found[m.name] = Calibration(0.5 * row.result.criteria.neg2loglik, row.result.values)
+        log.given |= {n: v for n, v in problem.told(found).items() if n in found}
+
+
+def famos(space: Candidates, known: Known, criterion: str) -> Search:
+    """FAMoS (Gabel et al. 2019), by PEtab Select: forward and backward by turns, swaps, and jumps."""
+    ids = {f"p{i}": n for i, n in enumerate(space.choices)}
+    choices = {i: [ESTIMATE if v is estimated else repr(v) for v in space.choices[n]] for i, n in ids.items()}
+    with TemporaryDirectory() as folder:
+        problem = SelectionProblem.of_choices(choices, criterion, "famos", Path(folder))
+        while not problem.ended:
+            models = problem.proposed()
+            made = {m.name: space.of(_chosen(m, ids, space)) for m in models}
+            # FAMoS may come back to a model; its fit is known
+            yield [Proposal(c, made[m.before].name if m.before in made else known.nearest(c))
+                   for m, c in zip(models, made.values(), strict=True) if not known.tried(c.name)]  # fmt: skip
+            found: dict[str, Calibration] = {}
+            for name, c in made.items():
+                value = known.value(c.name)
+                if np.isfinite(value):
+                    result = known.result(c.name)
+                    found[name] = Calibration(0.5 * result.criteria.neg2loglik, {}, {criterion: value})
+            problem.told(found)
+
+
+def _chosen(model: ProposedModel, ids: Mapping[str, str], space: Candidates) -> dict[str, Any]:
+    """Return a proposed model's alternatives by the names of the choices."""
+    return {n: estimated if isinstance(model.parameters[i], str) else model.parameters[i] for i, n in ids.items()}

@@ -1,0 +1,196 @@
+"""`select`: fit candidates, few or very many, and say which model to prefer, how sure that is, and what to do next.
+
+candidates --search--> batches --fit, checked against the models they contain--> order, weights, averages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arguments import is_one_of, option_mistakes, rng_mistakes
+from castfit._support.status import Status, check
+from castfit.drive.model_comparison.candidates import Candidates, read
+from castfit.drive.model_comparison.search import FEW, METHODS, Search
+from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
+from castfit.drive.model_comparison.selection_result import SelectionResult
+from castfit.drive.run.checkpoint import described, seed_of
+from castfit.drive.run.loop import session_of
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import STOPS
+from castfit.drive.uncertainty.inputs import seed_from
+from castfit.fit.build_result import versions
+from castfit.fit.methods import Solver, Transcription, given_parts
+from castfit.problem.fingerprint import digest, fingerprint
+from castfit.problem.problem import Problem
+
+CRITERIA = ("AIC", "AICc", "BIC")
+
+
+def select(
+    problems: Problem | Mapping[str, Problem],
+    transcription: Transcription | str | None = None,
+    solver: Solver | str | None = None,
+    *,
+    choices: Mapping[str, Sequence[Any]] | None = None,
+    criterion: str = "AICc",
+    method: str = "auto",
+    rng: int | np.random.Generator = 0,
+    workers: int | Executor = 1,
+    max_time: float = np.inf,
+    fit_max_time: float = np.inf,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    callback: Callable[[SelectionProgress], Any] | None = None,
+    verbose: int | None = None,
+) -> SelectionResult:
+    """Fit candidate models to the same data, and compare, weigh and average them.
+
+    Each is fitted from its nominal values and from the estimates of a candidate that was fitted before; the better fit
+    counts.  A model that ends above one that it contains has missed its optimum: it is fitted again from there.  The
+    numbers do not depend on `workers`.
+
+    Parameters
+    ----------
+    problems : Problem, or mapping from name to Problem
+        One problem with `choices`, or the candidates themselves.
+    transcription, solver : optional
+        As for `fit`.
+    choices : mapping from parameter name to alternatives, optional
+        What each may be: numbers at which it is held, and ``cf.estimated`` as the problem states it:
+        ``{"k2": [0, cf.estimated]}``.
+    criterion : {"AICc", "AIC", "BIC"}
+        What is to be small.  All that is estimated counts, also what stands at a bound.
+    method : {"auto", "all", "forward", "backward", "forecast", "famos"}
+        In which order: all candidates; from the smallest or the largest, one parameter at a time; to those neighbours
+        (drops, adds, swaps) that a linearization of the whole model forecasts to be better; or FAMoS, by PEtab Select
+        (extra ``petab``).  "auto" fits all up to 64, and else goes by forecasts.  What is not "all" may miss the best.
+    rng : int or numpy.random.Generator
+        For drawn starts, where neither start of a candidate leads to a solution.
+    workers : int or concurrent.futures.Executor
+        1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.
+    max_time, fit_max_time : float
+        Seconds for everything, and for one candidate.
+    checkpoint : str or Path, optional
+        A file to which every finished fit is written at once.
+    resume : bool
+        Whether to continue the checkpoint if it exists: what is finished is not fitted again.
+    callback : callable, optional
+        Called with a `SelectionProgress` after each fit; the search ends when it returns True.
+    verbose : {0, 1, 2}, optional
+        Nothing, the state of the run, one line per fit.  By default a line on a terminal or in a notebook, from two
+        seconds on until the end.
+
+    Returns
+    -------
+    SelectionResult
+        ``print`` shows the order; candidates that could not be fitted are listed below it, with why.
+
+    Raises
+    ------
+    InputError
+        For misuse: different data, the same model twice, data too few for the criterion, unknown names, alternatives
+        that cannot be posed, and all that other drivers refuse.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, m = cf.symbols("x k m")
+    >>> model = cf.Model({x: -k * x - m}, parameters=[k, m], initial={x: 2})
+    >>> data = cf.Experiment({"x": [1.49, 1.09, 0.83, 0.59, 0.46, 0.33]}, time=[1, 2, 3, 4, 5, 6], sigma=0.02)
+    >>> problem = cf.Problem(model, data, parameters={"k": 0.5, "m": 0.1})
+    >>> found = cf.select(problem, choices={"k": [0, cf.estimated], "m": [0, cf.estimated]})
+    >>> found.names[0]
+    'k'
+    >>> found.importance["k"] > 0.99 > 0.5 > found.importance["m"]
+    True
+    """
+    run = RunOptions(
+        workers=workers, max_time=max_time, fit_max_time=fit_max_time, callback=callback,
+        verbose=verbose, checkpoint=checkpoint, resume=resume,
+    )  # fmt: skip
+    mistakes: list[str] = []
+    asked, chosen = given_parts(transcription, solver, mistakes)
+    methods = ("auto", *METHODS, "famos")
+    mistakes += option_mistakes(
+        ("criterion", criterion, is_one_of(criterion, *CRITERIA), f"choose {_listed(CRITERIA)}"),
+        ("method", method, is_one_of(method, *methods), f"choose {_listed(methods)}"),
+    )
+    if is_one_of(method, *methods[2:]) and not isinstance(problems, Problem):
+        mistakes.append(f"method is '{method}', which is for choices; problems by name are all fitted, so leave it out")
+    check("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
+    space = read(problems, choices)
+    by = method if method != "auto" else "all" if space.count <= FEW else "forecast"
+    check("select", _few_data(space, criterion))
+    choices_said = {n: list(map(repr, every)) for n, every in space.choices.items()}
+    entries = {"criterion": criterion, "method": by, "choices": choices_said}
+    if by == "famos":
+        from castfit.drive.model_comparison.petab_selection import famos as begin  # needs an extra
+    else:
+        begin = METHODS[by]
+    return selected(
+        "select", space, criterion, by, lambda log: begin(space, log, criterion), run.cleaned(), (asked, chosen), rng,
+        entries,
+    )  # fmt: skip
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
+
+
+def _few_data(space: Candidates, criterion: str) -> list[str]:
+    """Say that a criterion is not defined for any candidate, as there are too few data."""
+    if criterion != "AICc":
+        return []
+    every = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
+    sizes = [(p.n_data, len(p.names) + len(p.posed.groups)) for p in every]
+    n, least = sizes[0][0], min(k for _, k in sizes)
+    if n > least + 1:
+        return []
+    return [f"AICc needs at least two data more than what is estimated: there are {n}, and {least} or more are "
+            "estimated; choose criterion='BIC' or 'AIC', or measure more"]  # fmt: skip
+
+
+def selected(
+    where: str,
+    space: Candidates,
+    criterion: str,
+    method: str,
+    search: Callable[[SelectionLog], Search],
+    run: RunOptions,
+    parts: tuple[Transcription | None, Solver | None],
+    rng: Any,
+    entries: Mapping[str, Any],
+) -> SelectionResult:
+    """Carry out a search; `entries` of the checkpoint's header stand beside the problems and how they are fitted."""
+    job = run.freeze(where, "the problems with their transcription and solver", (space, *parts))
+    log = SelectionLog(space, criterion, job, seed_from(rng))
+    header = {
+        "driver": where,
+        "problems": {n: digest(*fingerprint(p).items()) for n, p in space.problems.items()},
+        "transcription": described(parts[0]),
+        "solver": described(parts[1]),
+        "seed": seed_of(rng),
+        "fit_max_time": run.fit_max_time,
+        **entries,
+        "versions": dict(versions()),
+    }
+    interrupted, ended = None, False
+    with run.opened(header) as file:
+        try:
+            with session_of(run) as session:
+                for batch in search(log):
+                    if not log.fit(batch, session, file):
+                        break
+                else:
+                    ended = True
+        except KeyboardInterrupt:
+            interrupted = Status.INTERRUPTED
+        stopped = run.stopped(interrupted or log.stopped, not ended)
+        trouble = file.trouble if file is not None else ""
+    message = " ".join(part for part in (STOPS[stopped] if stopped else "", *log.sentences, trouble) if part)
+    return SelectionResult.of(log, method=method, ended=ended, message=message, time=run.seconds)

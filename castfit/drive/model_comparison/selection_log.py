@@ -1,0 +1,231 @@
+"""A selection under way: what was proposed and fitted, which is best, and which fits cannot be their model's best."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from castfit._support.arguments import text
+from castfit._support.json_codec import rebuilt
+from castfit._support.reprs import listed
+from castfit._support.status import Status
+from castfit.drive.model_comparison.candidate_fit import Beginning, CandidateFit, Job, counted, fit_candidate
+from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
+from castfit.drive.model_comparison.likelihood_ratio import contained_at
+from castfit.drive.model_comparison.search import Proposal
+from castfit.drive.run.checkpoint import Checkpoint
+from castfit.drive.run.loop import RunSession
+from castfit.drive.run.run_result import CUT_OFF
+from castfit.result.result import Result
+
+_ABOVE = 1e-6  # of -2 log L, by which a model may end above one that it contains
+_ROUNDS = 3  # of fits from contained models
+_TIE = 3  # decimals of a criterion to which models are told apart
+
+
+@dataclass(frozen=True)
+class SelectionProgress:
+    """How far a selection is: fits ended and proposed so far, the last fit, the best candidate and its criterion."""
+
+    finished: int
+    total: int
+    last: CandidateFit
+    best: str
+    criterion: float
+
+    @property
+    def sentence(self) -> str:
+        """The state of things in one line."""
+        best = f"; best '{self.best}', {self.criterion:.6g}" if self.best else ""
+        return f"{self.finished} of {self.total} candidates proposed so far were fitted{best}"
+
+
+class SelectionLog:
+    """The candidates of a run, their fits, and their order."""
+
+    def __init__(self, space: Candidates, criterion: str, job: bytes | Job, seed: int) -> None:
+        self.space, self.criterion = space, criterion
+        self.rows: dict[str, CandidateFit] = {}
+        self.before: dict[str, str] = {}
+        self.path: list[str] = []
+        self.corrected: list[str] = []
+        self.stuck: dict[str, str] = {}
+        self.given: dict[str, float] = {}
+        """Criteria that somebody else computes."""
+        self.stopped: Status | None = None
+        self._candidates: dict[str, CandidateModel] = {}
+        self._results: dict[str, Result] = {}
+        self._job, self._seed = job, seed
+
+    def candidate(self, name: str) -> CandidateModel:
+        """Return a candidate that was proposed."""
+        return self._candidates[name]
+
+    def tried(self, name: str) -> bool:
+        """Whether a candidate was proposed before."""
+        return name in self.rows
+
+    def result(self, name: str) -> Result:
+        """Return the result of a fit that succeeded, with its problem; LookupError if it did not."""
+        row = self.rows[name]
+        if row.result is None or not row.success:
+            raise LookupError(name)
+        if name not in self._results:
+            self._results[name] = row.result.answering(self.space.problem(self._candidates[name]))
+        return self._results[name]
+
+    def value(self, name: str) -> float:
+        """Return the criterion of a candidate; NaN where there is no solution."""
+        row = self.rows[name]
+        if row.result is None or not row.success:
+            return np.nan
+        known = self.given.get(name)
+        return float(getattr(counted(row.result), self.criterion.lower())) if known is None else known
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the fits that succeeded: by criterion, of ties those that estimate less, then by name."""
+        return ranked({n: self.value(n) for n, row in self.rows.items() if row.success}, self.rows)
+
+    @property
+    def best(self) -> str | None:
+        """The first of the order."""
+        return next(iter(self.order), None)
+
+    def nearest(self, candidate: CandidateModel) -> str:
+        """Return the best candidate that one contains; empty if none was fitted."""
+        inside = (n for n in self.order if self._candidates[n].within(candidate))
+        return next(inside, "")
+
+    @property
+    def sentences(self) -> list[str]:
+        """How the fits went: how many there are, what was mended by contained models, what failed."""
+        done = len(self.order)
+        found = [f"{done} of {self.space.count} candidates were fitted." if done < self.space.count
+                 else f"All {done} candidates were fitted."]  # fmt: skip
+        mended = [n for n in self.corrected if n not in self.stuck]
+        if mended:
+            which = listed(f"'{n}'" for n in mended)
+            found.append(f"{which} had missed the optimum: a model that is contained there fits better, from which it "
+                         "was fitted again.")  # fmt: skip
+        found += [f"'{name}' ends above {start}, which it contains: its optimum is not found, and its weight too small."
+                  for name, start in self.stuck.items()]  # fmt: skip
+        found += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]
+        return found
+
+    def fit(self, batch: Iterable[Proposal], session: RunSession, file: Checkpoint | None) -> bool:
+        """Fit a batch, and again what ended above a model that it contains; return whether the search may go on."""
+        begins: dict[str, tuple[Beginning, ...]] = {}
+        for proposal in batch:
+            name = proposal.candidate.name
+            self._candidates[name] = proposal.candidate
+            self.rows.setdefault(name, CandidateFit(name=name))
+            self.before[name] = proposal.before
+            known = self.rows.get(proposal.before)
+            warm = known is not None and known.success and known.result is not None
+            begins[name] = (Beginning(), *([_warm(known)] if warm and known is not None else []))
+        on = self._carry_out(begins, session, file)
+        for _ in range(_ROUNDS):
+            again = self._above(set(begins)) if on else {}
+            if not again:
+                break
+            before = {name: self.rows[name] for name in again}
+            self.rows |= {n: replace(row, number=row.number + 1, status="not_run") for n, row in before.items()}
+            on = self._carry_out({n: (begin,) for n, begin in again.items()}, session, file)
+            for name, old in before.items():
+                new = self.rows[name]
+                if new.success and new.neg2loglik < old.neg2loglik - _ABOVE:
+                    self.corrected += [name] if name not in self.corrected else []
+                else:
+                    self.rows[name] = replace(old, number=new.number)
+                    self.stuck[name] = again[name].called
+                self._results.pop(name, None)
+        best = self.best
+        if best is not None and (not self.path or self.path[-1] != best):
+            self.path.append(best)
+        return on
+
+    def _carry_out(
+        self, begins: Mapping[str, tuple[Beginning, ...]], session: RunSession, file: Checkpoint | None
+    ) -> bool:
+        """Fit candidates from where they begin; return whether all came to an end."""
+        run, names = session.run, list(begins)
+        kept = {} if file is None else self._kept(file)
+        tasks: deque[Any] = deque()
+        for i, name in enumerate(names):
+            row = self.rows[name]
+            if (name, row.number) in kept:
+                self.rows[name] = kept[name, row.number]
+                continue
+            seed = crc32(f"{self._seed} {name}".encode())
+            arguments = (self._job, row, self._candidates[name], begins[name], seed, run.fit_max_time, run.deadline)
+            tasks.append((i, arguments))
+        for i, outcome in session.outcomes(fit_candidate, tasks, limit=run.fit_max_time):
+            row = self.rows[names[i]]
+            row = self.rows[names[i]] = outcome if isinstance(outcome, CandidateFit) else row.lost(outcome)
+            if file is not None and row.finished:
+                file.append({"row": row})
+            if row.status == Status.INTERRUPTED.value:
+                raise KeyboardInterrupt
+            if row.status == "not_run":
+                continue
+            done, best = sum(r.finished for r in self.rows.values()), self.best or ""
+            now = SelectionProgress(done, len(self.rows), row, best, self.value(best) if best else np.nan)
+            if session.told(now, now.sentence, f"{row.name}: {row.status}", milestone=True):
+                self.stopped = Status.STOPPED_BY_CALLBACK
+                return False
+        return not any(self.rows[name].status in ("not_run", CUT_OFF) for name in names)
+
+    def _kept(self, file: Checkpoint) -> dict[tuple[str, int], CandidateFit]:
+        """Return the fits of an earlier run."""
+        with file.intact():
+            rows = [rebuilt(CandidateFit, record["row"]) for record in file.records if "row" in record]
+        return {(row.name, row.number): row for row in rows}
+
+    def _above(self, names: set[str]) -> dict[str, Beginning]:
+        """Find models that fit worse than one that they contain, and the lowest such point to fit them from."""
+        found: dict[str, tuple[float, Beginning]] = {}
+        done = [n for n, row in self.rows.items() if row.success and row.result and not row.result.neg2logprior]
+        for small, large in permutations(done, 2):
+            low, high = self.rows[small].neg2loglik, self.rows[large].neg2loglik
+            if not (low < high - _ABOVE) or large in self.stuck or not {small, large} & names:
+                continue
+            point = self._inside(small, large)
+            if point is not None and (large not in found or low < found[large][0]):
+                found[large] = low, Beginning(f"the estimates of '{small}'", point, exact=True)
+        return {name: begin for name, (_, begin) in found.items()}
+
+    def _inside(self, small: str, large: str) -> Mapping[str, float] | None:
+        """Return the point at which a larger model is a smaller one; None if it does not contain it."""
+        one, other = self._candidates[small], self._candidates[large]
+        result = self.rows[small].result
+        assert result is not None
+        if one.chosen:
+            held = {n: v for n, v in one.chosen.items() if isinstance(v, float)}
+            return {**result.values, **held} if one.within(other) else None
+        wider = self.rows[large].result
+        if wider is None or not set(result.names) < set(wider.names):
+            return None
+        return contained_at(self.result(small), self.result(large))
+
+
+def _warm(row: CandidateFit) -> Beginning:
+    assert row.result is not None
+    return Beginning(f"the estimates of {text(row.name)}", row.result.values)
+
+
+def ranked(values: Mapping[str, float], rows: Mapping[str, CandidateFit]) -> list[str]:
+    """Order names by a criterion, rounded so that last digits decide nothing; then by what is estimated, by name."""
+
+    def key(name: str) -> tuple[float, int, str]:
+        result, value = rows[name].result, values[name]
+        size = 0 if result is None else len(result.names) + len(result.sigmas)
+        return (round(value, _TIE) if np.isfinite(value) else np.inf), size, name
+
+    return sorted(values, key=key)

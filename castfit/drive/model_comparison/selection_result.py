@@ -1,0 +1,445 @@
+"""What a selection found: the candidates in their order, weights, averages, and what would decide between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, real, rng_mistakes
+from castfit._support.public_names import public
+from castfit._support.reprs import listed
+from castfit._support.status import check, suggest
+from castfit._support.text_tables import Sheet
+from castfit._support.views import views
+from castfit.drive.model_comparison.averaging import WeightedValues
+from castfit.drive.model_comparison.candidate_fit import CandidateFit
+from castfit.drive.model_comparison.candidates import CandidateModel
+from castfit.drive.model_comparison.evidence import EvidenceTable, evidences
+from castfit.drive.model_comparison.selection_log import SelectionLog, ranked
+from castfit.drive.run.run_result import SearchResult
+from castfit.drive.run.run_result import columns as as_columns
+from castfit.result.covariance import quantile
+from castfit.result.estimate import Estimate
+from castfit.result.result import Result
+from castfit.simulate.predictions import Prediction
+from castfit.simulate.simulate import Times
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array
+
+_SHOWN = 12  # candidates in a summary
+_LIGHT = 1e-6  # relative weight below which a model adds nothing to averages
+_NEAR = 2.0  # difference of a criterion up to which models are about as good (Burnham and Anderson 2002)
+_NEEDED, _DISPENSABLE = 0.95, 0.5  # importances of which something is said
+_LEVEL = 0.95
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False, repr=False)
+class SelectionResult(SearchResult):
+    """CandidateModel models in their order; ``print`` shows a table and what it says.
+
+    Attributes
+    ----------
+    best : Result or None
+        The fit of the first candidate; None if none was fitted.
+    names : tuple of str
+        Candidates that were fitted, the best first: by the criterion to a thousandth, then those that estimate less,
+        then by name.
+    criterion, method : str
+    criteria : dict
+        By name the criterion of each candidate that was fitted.
+    fits : dict
+        By name how the fit of each proposed candidate ended, those too that failed.
+    path : tuple of str
+        The candidates that were best at first, then, and so on.
+    complete : bool
+        Whether the search came to its end.
+    message : str
+        How it went, in words.
+    time : float
+        Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k, m = cf.symbols("x k m")
+    >>> model = cf.Model({x: -k * x - m}, parameters=[k, m], initial={x: 2})
+    >>> data = cf.Experiment({"x": [1.49, 1.09, 0.83, 0.59, 0.46, 0.33]}, time=[1, 2, 3, 4, 5, 6], sigma=0.02)
+    >>> problem = cf.Problem(model, data, parameters={"k": 0.5, "m": 0.1})
+    >>> found = cf.select(problem, choices={"k": [0, cf.estimated], "m": [0, cf.estimated]})
+    >>> found["k"].success, list(found.names)
+    (True, ['k', 'k m', 'm', '(none)'])
+    >>> float(found.average("k")) == found["k"].values["k"]
+    False
+    """
+
+    names: tuple[str, ...]
+    criterion: str
+    method: str
+    criteria: Mapping[str, float]
+    fits: Mapping[str, CandidateFit]
+    path: tuple[str, ...]
+    complete: bool
+    message: str
+    time: float
+    remarks: tuple[str, ...] = ()
+    _log: SelectionLog = field(kw_only=True)
+
+    @classmethod
+    def of(
+        cls, log: SelectionLog, *, method: str, ended: bool, message: str, time: float, remarks: tuple[str, ...] = ()
+    ) -> SelectionResult:
+        """Read what a log holds."""
+        values = {n: log.value(n) for n, row in log.rows.items() if row.success}
+        names = tuple(ranked(values, log.rows))
+        best = log.result(names[0]) if names else None
+        criteria = {n: values[n] for n in names}
+        return cls(
+            best, names, log.criterion, method, criteria, dict(log.rows), tuple(log.path), ended, message, time,
+            remarks, _log=log,
+        )  # fmt: skip
+
+    def __getitem__(self, name: str) -> Result:
+        """Return the fit of a candidate, with its problem.
+
+        Raises
+        ------
+        InputError
+            If there is no such candidate, or its fit failed.
+        """
+        name = self._called(str(name))
+        if name not in self.fits:
+            check("selection", [f"there is no candidate '{name}': {suggest(name, list(self.fits)[:50])}"])
+        if name not in self.names:
+            check("selection", [f"'{name}' was not fitted: {self.fits[name].message}"])
+        return self._log.result(name)
+
+    def _called(self, name: str) -> str:
+        """Return the candidate that estimates what a name lists, in any order, with or without what all estimate."""
+        asked = set(name.split())
+        for n in self.names if name not in self.fits else ():
+            candidate = self.candidate(n)
+            if candidate.chosen and candidate.free <= asked <= {*candidate.name.split(), *self._row(n).names}:
+                return n
+        return name
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a candidate was fitted."""
+        return self._called(str(name)) in self.names
+
+    def __iter__(self) -> Any:
+        """Iterate over the candidates that were fitted, the best first."""
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.names)
+
+    def candidate(self, name: str) -> CandidateModel:
+        """Return what a candidate is: the alternatives that it has."""
+        return self._log.candidate(name)
+
+    @property
+    def delta(self) -> dict[str, float]:
+        """By name the criterion less that of the best."""
+        least = min((v for v in self.criteria.values() if np.isfinite(v)), default=np.nan)
+        return {n: v - least if np.isfinite(v) else np.inf for n, v in self.criteria.items()}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """By name exp(-difference / 2), summing to 1: how probable each is to be the best of these."""
+        share = {n: float(np.exp(-0.5 * d)) for n, d in self.delta.items()}
+        whole = sum(share.values())
+        return {n: s / whole for n, s in share.items()} if whole > 0.0 else share
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """By quantity that some candidates estimate and others do not, the weight of those that do."""
+        weights = self.weights
+        chosen = list(self._log.space.choices)
+        if chosen or any(self.candidate(n).chosen for n in self.names):
+            chosen = chosen or list(dict.fromkeys(p for n in self.names for p in self.candidate(n).chosen))
+            sums = {p: sum(w for n, w in weights.items() if p in self.candidate(n).free) for p in chosen}
+            return {p: s for p, s in sums.items() if len({p in self.candidate(n).free for n in self.names}) > 1}
+        inside = {n: set(self._row(n).names) for n in self.names}
+        every = dict.fromkeys(q for names in inside.values() for q in names)
+        return {
+            q: sum(w for n, w in weights.items() if q in inside[n])
+            for q in every if not all(q in names for names in inside.values())
+        }  # fmt: skip
+
+    def size(self, name: str) -> int:
+        """Return how much a candidate estimates, sigmas that are eliminated included."""
+        return len(self._row(name).names) + len(self._row(name).sigmas)
+
+    def _row(self, name: str) -> Result:
+        found = self.fits[name].result
+        assert found is not None
+        return found
+
+    @cached_property
+    def leave_one_out(self) -> dict[str, float]:
+        """By name the sum of squares with which each value is predicted from the others, in standard deviations.
+
+        It is read off the leverages, sum (r / (1 - h))^2, without a fit; exact where models are linear.  Values that
+        follow each other in time tell of their neighbours: to leave out whole experiments, use `leave_out`.
+        """
+        out: dict[str, float] = {}
+        for n in self.names:
+            row = self._row(n)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                out[n] = float(np.sum((row.normalised_residuals / (1.0 - row.leverage)) ** 2))
+        return out
+
+    @property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """All candidates as columns, those that failed last: ``pandas.DataFrame(found.table)`` is a frame."""
+        failed = [n for n in self.fits if n not in self.names]
+        order, weights, delta, out = [*self.names, *failed], self.weights, self.delta, self.leave_one_out
+
+        def number(of: Mapping[str, float], name: str) -> float:
+            return of.get(name, np.nan)
+
+        return as_columns(
+            order,
+            {
+                "candidate": str,
+                "status": lambda n: self.fits[n].status,
+                "estimated": lambda n: self.size(n) if n in weights else -1,
+                "-2 log L": lambda n: self._row(n).criteria.neg2loglik if n in weights else np.nan,
+                self.criterion: lambda n: number(self.criteria, n),
+                "difference": lambda n: number(delta, n),
+                "weight": lambda n: number(weights, n),
+                "leave-one-out": lambda n: number(out, n),
+                "before": lambda n: self._log.before.get(n, ""),
+            },
+        )
+
+    def average(self, name: str, confidence_level: float | None = None) -> Estimate:
+        """Return a quantity averaged over the candidates by their weights; one that holds it has its value, exactly.
+
+        Parameters
+        ----------
+        name : str
+            A parameter or an initial state.
+        confidence_level : float, optional
+            Of the interval; by default that of the fits.
+
+        Returns
+        -------
+        Estimate
+            Its standard error and interval contain what the models differ by.  The interval has the quantiles of the
+            mixture of the models, and holds with the given probability where models are about right.
+
+        Raises
+        ------
+        InputError
+            If no candidate that was fitted has such a quantity.
+        """
+        level = self._level("average", confidence_level)
+        weights, rows = self.weights, dict[str, tuple[float, float, float, float]]()
+        for n in self._heavy():
+            found = self._value(n, str(name))
+            if found is not None:
+                row = self._row(n)
+                rows[n] = (*found, weights[n], np.inf if row.absolute_sigma else float(row.dof))
+        if not rows:
+            known = dict.fromkeys(q for n in self.names for q in self._row(n).names)
+            check("average", [f"no candidate has '{name}': {suggest(str(name), known)}"])
+        total = sum(weights[n] for n in rows)
+        known = ((np.array([v]), np.array([0.0 if np.isnan(e) else e]), w, dof) for v, e, w, dof in rows.values())
+        values = WeightedValues.of(list(known))
+        bound = [n for n, (_, error, *_) in rows.items() if np.isnan(error)]
+        low, high = (float(values.quantiles(p)[0]) for p in (0.5 - level / 2, 0.5 + level / 2))
+        said = f"averaged over {len(rows)} model{'s' if len(rows) > 1 else ''}"
+        said += f" that have it, of weight {total:.3g}" if total < 1.0 - 1e-3 else ""
+        said += f"; at a bound, and without error, in {listed(bound, 40)}" if bound else ""
+        return Estimate(
+            float(values.mean[0]), name=str(name), standard_error=float(values.error[0]), interval=(low, high),
+            confidence_level=level, verdict=said,
+        )  # fmt: skip
+
+    def _level(self, where: str, given: Any) -> float:
+        usual = self.best.confidence_level if self.best is not None else _LEVEL
+        level = usual if given is None else real(given)
+        right = level is not None and is_within(level, 0.0, 1.0, strictly=True)
+        wrong = option_mistakes(("confidence_level", given, right, "it lies between 0 and 1"))
+        check(where, [*wrong, *([] if self.best is not None else ["no candidate was fitted"])])
+        assert level is not None
+        return level
+
+    def _heavy(self) -> list[str]:
+        """Name the candidates whose weight matters."""
+        weights = self.weights
+        most = max(weights.values(), default=0.0)
+        return [n for n, w in weights.items() if w > _LIGHT * most]
+
+    def _value(self, candidate: str, name: str) -> tuple[float, float] | None:
+        """Return a quantity's value and standard error in a model, 0 where it is held; None if that has no such one."""
+        row = self._row(candidate)
+        if name in row.names:
+            return row.values[name], row.standard_errors[name]
+        held = self.candidate(candidate).chosen.get(name)
+        if held is None:
+            stated = self[candidate].problem
+            assert stated is not None
+            parameter = stated.posed.parameters.get(name)
+            held = parameter.value if parameter is not None and parameter.fixed else None
+        return (float(held), 0.0) if isinstance(held, (int, float)) else None
+
+    def predict(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:
+        """Predict all outputs that the candidates share: means by their weights, and quantiles of the mixture.
+
+        Parameters
+        ----------
+        times : (n,) array, or mapping from experiment to array, optional
+            By default the measured times.
+        confidence_level : float, optional
+            Probability that the band encloses the model's output; by default that of the fits.
+
+        Returns
+        -------
+        dict
+            As of `Result.predict` with bands: ``found["y"]``, ``found["y lower"]``, ``found["y upper"]``.
+
+        Raises
+        ------
+        InputError
+            If no candidate was fitted, and for times outside the experiments.
+        """
+        level = self._level("predict", confidence_level)
+        weights, rows = self.weights, dict[str, tuple[Prediction, float, float, float]]()
+        for n in self._heavy():
+            result = self[n]
+            dof = np.inf if result.absolute_sigma else float(result.dof)
+            banded = result.predict(times, bands="linear", confidence_level=_LEVEL)
+            rows[n] = banded, weights[n], dof, quantile(_LEVEL, dof)
+        first = next(iter(rows.values()))[0]
+        out: dict[str, dict[str, Array]] = {}
+        for experiment, columns in first.items():
+            shared = [y for y in columns if all(f"{y} upper" in found[experiment] for found, *_ in rows.values())]
+            out[experiment] = {"time": columns["time"]}
+            for y in shared:
+                values = WeightedValues.of([
+                    (found[experiment][y], (found[experiment][f"{y} upper"] - found[experiment][y]) / factor, w, dof)
+                    for found, w, dof, factor in rows.values()
+                ])  # fmt: skip
+                low, high = (values.quantiles(p) for p in (0.5 - level / 2, 0.5 + level / 2))
+                out[experiment] |= {y: values.mean, f"{y} lower": low, f"{y} upper": high}
+        return Prediction(out)
+
+    def evidence(
+        self, *, sampling: bool = False, draws: int = 4000, candidates: Sequence[str] | None = None,
+        rng: int | np.random.Generator = 0, workers: int | Executor = 1,
+    ) -> EvidenceTable:  # fmt: skip
+        """Return how probable the data are by each model, whatever its quantities within their priors.
+
+        A quantity without a prior is equally probable between its bounds, on the scale of its search.
+
+        Parameters
+        ----------
+        sampling : bool
+            By bridge sampling from draws of `sample`, with an error (extra ``sampling``); else by Laplace's formula at
+            the optimum.
+        draws : int
+            Of each posterior.
+        candidates : sequence of str, optional
+            By default all that were fitted.
+        rng : int or numpy.random.Generator
+        workers : int or concurrent.futures.Executor
+            For draws.
+
+        Raises
+        ------
+        InputError
+            If a quantity has neither a prior nor two finite bounds: then no model with it has an evidence.
+        """
+        mistakes = option_mistakes(
+            ("sampling", sampling, is_one_of(sampling, True, False), "give True or False"),
+            ("draws", draws, is_count(draws, 100), "give at least 100"),
+        )
+        given = list(self.names) if candidates is None else [str(n) for n in candidates]
+        mistakes += [f"'{n}' is no candidate that was fitted: {suggest(n, self.names)}" for n in given if n not in self]
+        check("evidence", [*mistakes, *rng_mistakes(rng)])
+        results = {n: self[n] for n in given}
+        return evidences(results, sampling=sampling, draws=draws, rng=rng, workers=workers)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What the table says."""
+        if not self.names:
+            return ("No candidate was fitted.",)
+        weights, delta = self.weights, self.delta
+        best = self.names[0]
+        close = [n for n in self.names[1:] if delta[n] < _NEAR]
+        found = [f"'{best}' explains the data best for what it estimates ({self.criterion})."]
+        if close:
+            others = listed((f"'{n}'" for n in close), 80)
+            found.append(f"About as well do {others}: weigh them, rather than choose.")
+        undefined = [n for n in self.names if not np.isfinite(self.criteria[n])]
+        if undefined:
+            which = listed(undefined, 80)
+            found.append(f"{self.criterion} is not defined for {which}: too few data for what is estimated.")
+        importance = self.importance
+        needed = [q for q, v in importance.items() if v >= _NEEDED]
+        open_ = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
+        if needed:
+            found.append(f"In nearly all of the weight: {listed(needed, 80)}.")
+        if open_:
+            found.append(f"The data do not ask for {listed(open_, 80)}.")
+        if self.method != "all":
+            found.append(f"Searched by '{self.method}': {len(self.fits)} of {self._log.space.count} candidates; "
+                         "a better one may be among the others, and weights are among these.")  # fmt: skip
+        if weights[best] < 1.0 and needed:
+            q = needed[0]
+            value = self.average(q)
+            if value.standard_error > 0.0 and q in self._row(best).names:
+                alone = self._row(best).standard_errors[q]
+                found.append(f"Averaged: {q} = {value.value:.4g} +- {value.standard_error:.2g} "
+                             f"(best model alone: {alone:.2g}).")  # fmt: skip
+        return (*found, *self.remarks, *self.misfit())
+
+    @property
+    def sheet(self) -> Sheet:
+        """The table of the best candidates."""
+        weights = self.weights
+        return Sheet.of(
+            self.names[:_SHOWN],
+            ("candidate", str),
+            (">estimated", lambda n: f"{self.size(n)}"),
+            (">-2 log L", lambda n: f"{self._row(n).criteria.neg2loglik:.3f}"),
+            (f">{self.criterion}", lambda n: f"{self.criteria[n]:.3f}"),
+            (">weight", lambda n: f"{weights[n]:.3f}" if weights[n] >= 5e-4 else f"{weights[n]:.1e}"),
+        )
+
+    @property
+    def parts(self) -> tuple[Sheet | str, ...]:
+        """The message, the table, and what it says."""
+        rest = self.names[_SHOWN:]
+        weight = sum(self.weights[n] for n in rest)
+        more = (f"({len(rest)} more, of weight {weight:.2g} together)",) if rest else ()
+        return self.message, self.sheet, *more, *self.sentences
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        head, sheet, *said = self.parts
+        lines = sheet.lines if isinstance(sheet, Sheet) else [sheet]
+        return "\n".join([f"{head} ({self.time:.1f} s)", *(lines if self.names else []), "", *map(str, said)])
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot criteria against the number of quantities with the path of the search, importances and weights."""
+        return views().plots.selection(self, path)
+
+    def __repr__(self) -> str:
+        best = f"; best '{self.names[0]}', {self.criterion} = {self.criteria[self.names[0]]:.6g}" if self.names else ""
+        return f"SelectionResult({len(self.names)} of {len(self.fits)} candidates fitted{best})"

@@ -1,0 +1,135 @@
+"""Evidences: Laplace's formula and bridge sampling against integrals that are known or found by quadrature."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+from scipy import stats
+
+import castfit as cf
+from castfit.drive.model_comparison.evidence import bridged
+from tests.builders import refused
+
+T = np.linspace(0.5, 5.0, 10)
+Y = 1 + 0.5 * T + 0.3 * np.random.default_rng(11).standard_normal(T.size)
+SIGMA = 0.3
+
+
+@cache
+def line(scale: float = 1.0) -> cf.SelectionResult:
+    """x = a + b t with normal priors, in units of the data in which all is `scale` times larger."""
+    x, a, b = cf.symbols("x a b")
+    data = cf.Experiment({"x": scale * Y}, time=T, sigma=scale * SIGMA)
+    model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
+    known = {"a": cf.Normal(0.0, 2.0 * scale), "b": cf.Normal(0.0, scale)}
+    problem = cf.Problem(model, data, parameters={n: cf.Parameter(0.1, prior=p) for n, p in known.items()})
+    return cf.select(problem, "single", choices={"b": [0, cf.estimated]})
+
+
+def exact(slope: bool) -> float:
+    """The data are normal, with the covariance of noise and priors together."""
+    G = np.column_stack([np.ones_like(T), T])
+    prior = np.diag([4.0, float(slope)])
+    return float(stats.multivariate_normal.logpdf(Y, np.zeros_like(T), SIGMA**2 * np.eye(T.size) + G @ prior @ G.T))
+
+
+def test_laplace_is_exact_for_a_line_with_normal_priors() -> None:
+    found = line().evidence()
+    assert found["b"].log == pytest.approx(exact(slope=True), abs=1e-6)
+    assert found["(none)"].log == pytest.approx(exact(slope=False), abs=1e-6)
+    assert found.log_bayes_factor("b", "(none)") == pytest.approx(exact(slope=True) - exact(slope=False), abs=1e-6)
+    assert found.weights["b"] > 0.999
+
+
+def test_ratios_of_evidences_depend_on_no_unit() -> None:
+    small, large = line().evidence(), line(1e3).evidence()
+    assert large["b"].log - small["b"].log == pytest.approx(-T.size * np.log(1e3), abs=1e-6)
+    assert large.log_bayes_factor("b", "(none)") == pytest.approx(small.log_bayes_factor("b", "(none)"), abs=1e-6)
+
+
+@cache
+def curved(on: str = "log", scale: str = "log") -> cf.SelectionResult:
+    """Two values of A exp(-k t); log k and log A are standard normal beforehand."""
+    x, k, A = cf.symbols("x k A")
+    data = cf.Experiment({"x": [0.9, 0.4]}, time=[0.5, 2.0], sigma=0.2)
+    model = cf.Model({x: -k * x}, parameters=[k, A], initial={x: A})
+    prior = cf.Normal(0.0, 1.0, on="log") if on == "log" else cf.priors.LogNormal(0.0, 1.0)
+    parameters = {n: cf.Parameter(1.0, lower=1e-6, upper=1e6, scale=scale, prior=prior) for n in ("k", "A")}
+    return cf.select(cf.Problem(model, data, parameters=parameters), "single", criterion="AIC",
+                     choices={"k": [1.0, cf.estimated]})  # fmt: skip
+
+
+def quadrature() -> float:
+    """The same by an integral over log k and log A."""
+
+    def height(lk: Any, la: Any) -> Any:
+        predicted = [np.exp(la - np.exp(lk) * t) for t in (0.5, 2.0)]
+        density = stats.norm.pdf(lk) * stats.norm.pdf(la)
+        for y, mu in zip((0.9, 0.4), predicted, strict=True):
+            density = density * stats.norm.pdf(y, mu, 0.2)
+        return density
+
+    grid = np.linspace(-7, 7, 1401)
+    lk, la = np.meshgrid(grid, grid)
+    return float(np.log(scipy.integrate.trapezoid(scipy.integrate.trapezoid(height(lk, la), grid), grid)))
+
+
+def test_laplace_is_near_for_a_curved_problem() -> None:
+    assert curved().evidence()["k"].log == pytest.approx(quadrature(), abs=0.15)
+
+
+@pytest.mark.parametrize("draws", [800, pytest.param(8000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("on", "scale"), [("log", "log"), pytest.param("value", "linear", marks=pytest.mark.slow),
+                                           pytest.param("value", "log", marks=pytest.mark.slow)])  # fmt: skip
+def test_bridge_sampling_is_within_its_errors_for_a_curved_problem(draws: int, on: str, scale: str) -> None:
+    pytest.importorskip("emcee")
+    found = curved(on, scale).evidence(sampling=True, draws=draws, candidates=["k"], rng=1)["k"]
+    assert 0.0 < found.error < 0.1
+    assert abs(found.log - quadrature()) < 2 * found.error
+
+
+def test_bridge_sampling_from_exact_draws_has_the_error_that_it_says() -> None:
+    rng, misses = np.random.default_rng(5), []
+    for _ in range(40):  # a normal density without its constant, log of the integral known
+        draws = rng.standard_normal((600, 2))
+
+        def density(u: Any) -> tuple[float, None]:
+            return -0.5 * float(u @ u), None
+
+        heights = np.array([density(u)[0] for u in draws[300:]])
+        log, error = bridged(draws[:300] * [1.2, 0.9], draws[300:], heights, density, 300.0, rng)
+        misses.append((log - np.log(2 * np.pi)) / error)
+    assert np.std(misses) == pytest.approx(1.0, abs=0.35)
+    assert abs(np.mean(misses)) < 0.5
+
+
+def test_an_unknown_sigma_is_integrated_over() -> None:
+    x, a = cf.symbols("x a")
+    values = np.array([1.1, 0.8, 1.3, 1.0, 0.9])
+    data = cf.Experiment({"x": values}, time=np.arange(1.0, 6.0), sigma=cf.unknown())
+    model = cf.Model({x: 0}, parameters=[a], initial={x: a})
+    problem = cf.Problem(model, data, parameters={"a": cf.Parameter(1.0, bounds=(0.0, 2.0))})
+    found = cf.select(problem, "single", criterion="BIC", choices={"a": [1.0, cf.estimated]}).evidence()
+    sse = float(np.sum((values - 1.0) ** 2))
+    by_hand = scipy.integrate.quad(lambda s: s**-6 * np.exp(-0.5 * sse / s**2) * (2 * np.pi) ** -2.5, 0.01, 5)[0]
+    assert found["(none)"].log == pytest.approx(np.log(by_hand), abs=1e-6)
+
+
+def test_what_has_no_evidence_is_refused_by_name() -> None:
+    x, a, b = cf.symbols("x a b")
+    data = cf.Experiment({"x": Y}, time=T, sigma=SIGMA)
+    model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
+    problem = cf.Problem(model, data, parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": 0.1})
+    found = cf.select(problem, "single", choices={"b": [0, cf.estimated]})
+    with refused("'b' has neither a prior nor two finite bounds"):
+        found.evidence()
+    with refused("draws is 3; give at least 100", "'c' is no candidate that was fitted"):
+        found.evidence(draws=3, candidates=["c"])
+    bound = problem.replace(parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": cf.Parameter(0, bounds=(-1, 0))})
+    held = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()
+    assert np.isnan(held["b"].log)
+    assert "Laplace is not valid here: b at a bound; use sampling=True" in str(held)

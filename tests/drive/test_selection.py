@@ -1,0 +1,264 @@
+"""`cf.select`: the order of candidates, searches, averages, what is refused, and that runs can be continued."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import castfit as cf
+from castfit.drive.model_comparison.averaging import WeightedValues
+from castfit.drive.model_comparison.candidate_fit import counted
+from castfit.drive.model_comparison.forecast import Forecast, full_problem
+from castfit.drive.model_comparison.select import read
+from castfit.drive.model_comparison.selection_log import ranked
+from tests.builders import refused
+from tests.workers import Post
+
+TERMS = ("k2", "k3", "k4")
+CHOICES = {n: [0, cf.estimated] for n in TERMS}
+
+
+def four_terms(seed: int = 4, *, lower: float = -1.0, n: int = 12) -> Any:
+    """A turns into B, which leaves: k1 and k4 are true, the way back (k2) and a second order loss (k3) are not."""
+    a, b, k1, k2, k3, k4 = cf.symbols("a b k1 k2 k3 k4")
+    rates = {a: -k1 * a + k2 * b - k3 * a**2, b: k1 * a - k2 * b - k4 * b}
+    model = cf.Model(rates, parameters=[k1, k2, k3, k4], initial={a: 1, b: 0})
+    t, noise = np.linspace(1, 12, n), 0.02 * np.random.default_rng(seed).standard_normal((2, n))
+    first = np.exp(-0.6 * t)
+    second = 0.6 / (0.25 - 0.6) * (first - np.exp(-0.25 * t))
+    data = cf.Experiment({"a": first + noise[0], "b": second + noise[1]}, time=t, sigma=0.02)
+    return cf.Problem(model, data, parameters={q: cf.Parameter(0.3, lower=lower, upper=5) for q in ("k1", *TERMS)})
+
+
+def with_one_value_changed() -> Any:
+    problem = four_terms(1)
+    (experiment,) = problem.experiments
+    changed = {name: values.copy() for name, (_, values) in experiment.data.items()}
+    changed["a"][0] *= 1.1
+    return problem.replace(experiments=experiment.with_values(changed))
+
+
+@cache
+def found(method: str = "all", criterion: str = "AICc") -> cf.SelectionResult:
+    return cf.select(four_terms(), "single", choices=CHOICES, method=method, criterion=criterion)
+
+
+def test_all_candidates_are_those_fitted_one_by_one() -> None:
+    assert len(found()) == 8
+    for name in found():
+        problem = four_terms()
+        held = {n: cf.Parameter(0.0, fixed=True) for n in TERMS if n not in name.split()}
+        alone = cf.fit(problem.replace(parameters={**problem.parameters, **held}), "single")
+        assert found()[name].neg2loglik == pytest.approx(alone.neg2loglik, abs=1e-6)
+        k, n = len(alone.names), 24
+        aicc = alone.neg2loglik + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        assert found().criteria[name] == pytest.approx(aicc, abs=1e-6)
+    assert found().names[0] == "k4"
+    assert found().importance["k4"] > 0.99
+    assert sum(found().weights.values()) == pytest.approx(1.0)
+    assert found()["k4 k1"] is found()["k4"]  # quantities that all estimate may be named
+    assert "'k4' explains the data best" in str(found())
+
+
+@pytest.mark.parametrize("method", ["forward", "backward", "forecast"])
+def test_searches_of_few_terms_find_the_best_with_fewer_fits(method: str) -> None:
+    other = found(method)
+    assert other.names[0] == found().names[0]
+    assert len(other.fits) < 8
+    assert other.complete
+    for name in other:
+        assert other.criteria[name] == pytest.approx(found().criteria[name], abs=1e-5)
+    assert f"Searched by '{method}'" in str(other)
+
+
+def test_famos_of_petab_select_finds_it_too() -> None:
+    pytest.importorskip("petab_select")
+    assert found("famos").names[0] == "k4"
+    assert found("famos").complete
+
+
+def test_no_model_ends_above_one_that_it_contains() -> None:
+    sizes = {n: set(n.split()) for n in found()}
+    for one, other in combinations(found(), 2):
+        small, large = sorted((one, other), key=lambda n: len(sizes[n]))
+        if sizes[small] < sizes[large] or small == "(none)":
+            assert found()[large].neg2loglik <= found()[small].neg2loglik + 1e-6
+
+
+def test_a_wrong_optimum_is_found_by_a_contained_model_and_mended() -> None:
+    x, w, c, t = cf.symbols("x w c t")
+    times = np.linspace(0.5, 12, 24)
+    model = cf.Model({x: w * cf.cos(w * t) + c}, parameters=[w, c], time=t, initial={x: 0})
+    data = cf.Experiment({"x": np.sin(2.0 * times) + 0.01 * np.cos(9 * times)}, time=times, sigma=0.05)
+    guess = {"w": cf.Parameter(6.0, bounds=(0, 20)), "c": cf.Parameter(0.0, bounds=(-1, 1))}
+    near = cf.Problem(model, data, parameters={"w": 2.1, "c": cf.Parameter(0.0, fixed=True)})
+    far = cf.Problem(model, data, parameters=guess)
+    assert cf.fit(far, "single", retry=False, second_start=False).chi2 > 100  # another hill
+    both = cf.select({"near": near, "far": far}, "single")
+    assert both["far"].chi2 <= both["near"].chi2 + 1e-6
+    assert "had missed the optimum" in both.message
+    assert both.names[0] == "near"  # what the drift adds is not worth a quantity
+
+
+def test_ties_are_ordered_by_size_then_name() -> None:
+    rows = dict(found().fits)
+    values = {"k3 k4": 1.00004, "k4": 1.0, "k2 k4": 1.0, "k3": 0.0, "k2": np.inf, "(none)": np.nan}
+    assert ranked(values, rows) == ["k3", "k4", "k2 k4", "k3 k4", "(none)", "k2"]
+
+
+def test_what_stands_at_a_bound_is_counted() -> None:
+    bounded = cf.select(four_terms(lower=0.0), "single", choices=CHOICES)
+    at_bound = [n for n in bounded if bounded[n].active]
+    assert at_bound
+    for name in at_bound:
+        assert counted(bounded[name]).k == len(bounded[name].names) > bounded[name].criteria.k
+
+
+def test_forecasts_of_neighbours_are_near_their_fits() -> None:
+    space = read(four_terms(), CHOICES)
+    at = Forecast.at(full_problem(space), found().candidate("k3 k4"), found()["k3 k4"])
+    assert at is not None
+    for name in ("k2 k3 k4", "k4", "k2 k4"):
+        forecast = at.criterion(found().candidate(name), "AICc")
+        assert forecast == pytest.approx(found().criteria[name], abs=0.1)
+    assert at.criterion(found().candidate("k3 k4"), "AICc") == pytest.approx(found().criteria["k3 k4"], abs=1e-4)
+
+
+def test_averages_are_those_of_burnham_and_anderson() -> None:
+    weights, average = found().weights, found().average("k4")
+    names = [n for n in found() if weights[n] > 1e-9]
+    x = np.array([found()[n].values.get("k4", 0.0) for n in names])
+    s = np.array([found()[n].standard_errors.get("k4", 0.0) for n in names])
+    w = np.array([weights[n] for n in names])
+    mean = float(w @ x)
+    assert average == pytest.approx(mean, rel=1e-6)
+    assert average.standard_error == pytest.approx(float(w @ np.sqrt(s**2 + (x - mean) ** 2)), rel=1e-5)
+    assert average.standard_error > found()["k4"].standard_errors["k4"]
+    held = found().average("k3")
+    assert held == pytest.approx(sum(weights[n] * found()[n].values.get("k3", 0.0) for n in names), abs=1e-9)
+    with refused("no candidate has 'k9'"):
+        found().average("k9")
+
+
+def test_quantiles_of_a_mixture_are_those_of_its_distribution() -> None:
+    values = WeightedValues.of([(np.array([0.0, 1.0]), np.array([1.0, 0.5]), 0.7, np.inf),
+                                (np.array([4.0, 1.0]), np.array([0.5, 0.5]), 0.3, 6.0)])  # fmt: skip
+    for p in (0.025, 0.5, 0.975):
+        q = values.quantiles(p)
+        reached = 0.7 * stats.norm.cdf(q, [0, 1], [1, 0.5]) + 0.3 * stats.t.cdf((q - [4, 1]) / 0.5, 6)
+        assert reached == pytest.approx(p, abs=1e-9)
+    open_ = WeightedValues.of([(np.zeros(1), np.ones(1), 0.9, np.inf), (np.zeros(1), np.full(1, np.inf), 0.1, np.inf)])
+    assert np.isneginf(open_.quantiles(0.04))
+    assert np.isfinite(open_.quantiles(0.06))
+
+
+def test_a_prediction_of_one_model_is_its_own_and_of_several_lies_among_them() -> None:
+    one = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated], "k2": [0, 0.01]})
+    only = {n: r for n, r in one.weights.items() if r > 1e-4}
+    assert len(only) == 2
+    alone, mixed = one[one.names[0]].predict([2.0, 9.0], bands="linear"), one.predict([2.0, 9.0])
+    lows = np.array([one[n].predict([2.0, 9.0], bands="linear")["b lower"] for n in only])
+    assert (mixed["b lower"] >= lows.min(axis=0) - 1e-9).all()
+    assert mixed["b"] == pytest.approx(alone["b"], abs=0.02)
+    single = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated]})
+    assert single.weights["k4"] == pytest.approx(1.0)
+    best = single["k4"].predict([2.0, 9.0], bands="linear")
+    for entry in ("b", "b lower", "b upper"):
+        assert single.predict([2.0, 9.0])[entry] == pytest.approx(best[entry], rel=1e-6)
+
+
+def test_leaving_one_out_by_leverages_is_near_to_refits() -> None:
+    result = found()["k4"]
+    left, total = cf.leave_out(result, "value", transcription="single"), 0.0
+    table = result.residual_table()
+    for row, value, output, time in zip(left.rows, table["value"], table["output"], table["time"], strict=True):
+        theta = dict(zip(result.names, row.theta, strict=True))
+        predicted = cf.simulate(result.problem, theta, times=[float(time)])["experiment 1"][output][0]
+        total += float((value - predicted) / 0.02) ** 2
+    assert found().leave_one_out["k4"] == pytest.approx(total, rel=0.01)
+
+
+def test_numbers_do_not_depend_on_workers() -> None:
+    with Post(2) as workers:
+        other = cf.select(four_terms(), "single", choices=CHOICES, workers=workers)
+    assert other.names == found().names
+    for name in other:
+        assert np.array_equal(other[name].theta, found()[name].theta)
+
+
+def test_a_run_that_was_ended_is_continued_to_the_same_numbers(tmp_path: Any) -> None:
+    file, counts = tmp_path / "select.jsonl", list[int]()
+
+    def enough(now: Any) -> bool:
+        counts.append(now.finished)
+        return now.finished >= 3
+
+    first = cf.select(four_terms(), "single", choices=CHOICES, checkpoint=file, callback=enough)
+    assert not first.complete
+    assert "The callback asked to stop." in first.message
+    fitted = sum("row" in json.loads(line) for line in file.read_text().splitlines())
+    assert fitted == counts[-1] == 3
+    again = cf.select(four_terms(), "single", choices=CHOICES, checkpoint=file, resume=True)
+    assert again.complete
+    assert sum("row" in json.loads(line) for line in file.read_text().splitlines()) == 8
+    for name in again:
+        assert np.array_equal(again[name].theta, found()[name].theta)
+    with refused("criterion"):
+        cf.select(four_terms(), "single", choices=CHOICES, criterion="BIC", checkpoint=file, resume=True)
+
+
+def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
+    x, k, n = cf.symbols("x k n")
+    data = cf.Experiment({"x": [0.8, 0.66, 0.57, 0.5]}, time=[1, 2, 3, 4], sigma=0.01, initial={"x": 1})
+    good = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.3})
+    bad = cf.Problem(
+        cf.Model({x: k * x * cf.sqrt(n - 5)}, parameters=[k, n]), data,
+        parameters={"k": 0.3, "n": cf.Parameter(0.5, bounds=(0, 1))},
+    )  # fmt: skip
+    both = cf.select({"good": good, "bad": bad}, criterion="AIC", fit_max_time=10)
+    assert both.names == ("good",)
+    assert "'bad' was not fitted: " in str(both)
+    assert both.table["status"][-1] == "start_failed"
+    with refused("'bad' was not fitted"):
+        both["bad"]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        (lambda: {"a": four_terms(1), "b": with_one_value_changed()}, {}, "the data of 'a' in 'experiment 1' differ"),
+        (lambda: {"a": four_terms(1), "b": four_terms(1)}, {}, "'a' and 'b' are the same model; leave one out"),
+        (lambda: {"a": four_terms(1)}, {}, "fewer than two problems"),
+        (lambda: {"a": four_terms(1), "b": 3}, {}, "'b' is 3; give a Problem"),
+        (four_terms, {}, "give choices="),
+        (four_terms, {"choices": {"k7": [0, cf.estimated]}}, "choices names 'k7', which is no parameter: did you mean"),
+        (four_terms, {"choices": {"k2": [0, 0]}}, "the same alternative twice"),
+        (four_terms, {"choices": {"k2": [0]}}, "have one alternative"),
+        (four_terms, {"choices": {"k2": ["x", 0]}}, "choices of 'k2' hold 'x'"),
+        (four_terms, {"choices": {}}, "choices is empty"),
+        (four_terms, {"choices": CHOICES, "criterion": "DIC"}, "criterion is 'DIC'; choose 'AIC', 'AICc' or 'BIC'"),
+        (four_terms, {"choices": CHOICES, "method": "best"}, "method is 'best'; choose"),
+        (lambda: {"a": four_terms(1), "b": four_terms(2)}, {"method": "forward"}, "which is for choices"),
+        (lambda: four_terms(n=1), {"choices": CHOICES}, "AICc needs at least two data more"),
+        (four_terms, {"choices": CHOICES, "resume": True}, "resume=True continues a checkpoint"),
+        (four_terms, {"choices": CHOICES, "workers": 0}, "workers is 0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_before_anything_is_fitted(given: Any, options: Any, said: str) -> None:
+    with refused(said):
+        cf.select(given(), **options)
+
+
+def test_a_criterion_that_is_not_defined_ranks_last_and_says_so() -> None:
+    few = cf.select(four_terms(n=2), "single", choices=CHOICES)
+    undefined = [n for n in few if not np.isfinite(few.criteria[n])]
+    assert undefined
+    assert few.names[-len(undefined) :] == tuple(undefined)
+    assert all(few.weights[n] == 0.0 for n in undefined)
+    assert "AICc is not defined for" in str(few)
