@@ -19,6 +19,7 @@ from . import (
     paper_tables,
     population,
     process_noise,
+    readme,
     regression,
     residual_tests,
     sbml_suite,
@@ -54,6 +55,7 @@ KINDS = (
     sizes.KIND,
     costs.KIND,
     sbml_suite.KIND,
+    readme.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

@@ -22,6 +22,7 @@ from castfit.drive.search.compare.benchmarks import Progress
 from castfit.problem.problem import Problem
 
 from .cpu_clock import cpu_clock
+from .scipy_fit import fit_by_scipy
 from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
 from .textbook_models import KIND_OF, MODELS
 
@@ -46,13 +47,18 @@ def _estimate(problem: Problem, start: dict[str, float], seed: int, max_time: fl
     return found.best.status, found.best.chi2 if found.best.success else np.inf
 
 
+def _scipy(problem: Problem, start: dict[str, float], seed: int, max_time: float) -> tuple[Any, float]:
+    return fit_by_scipy(problem, start, max_time)
+
+
 METHODS: dict[str, Method] = {
     "fit": _fit(),
     "estimate": _estimate,
     "single": _fit("single"),
     "multiple": _fit("multiple"),
+    "scipy": _scipy,
 }
-"""The default fit, the default search, and single and multiple shooting as they are."""
+"""The default fit, the default search, single and multiple shooting as they are, and what one writes with SciPy."""
 
 QUESTIONS: dict[str, tuple[str, Callable[[Any], Problem]]] = {
     "textbook": ("one state measured, on a scale that is unknown", lambda model: model.one_output()),

@@ -26,10 +26,12 @@ extensions = [
     "architecture",
     "command_page",
     "course",
+    "executed",
     "links",
     "mathml",
     "outcomes_page",
     "problem_pages",
+    "whole_text",
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -63,13 +65,11 @@ for made in (WORK, HERE / "reference" / "generated"):  # of names and examples t
     shutil.rmtree(made, ignore_errors=True)
 shutil.copytree(HERE.parent / "examples", WORK, ignore=shutil.ignore_patterns("*.png", "__pycache__"))
 
-# Minutes, not seconds; or they start processes of their own, for which a script must be a file that is run.
-SLOW = ["compare_solvers", "compare_transcriptions", "multistart_dask", "scatter_search"]
 quick = os.environ.get("CASTFIT_DOCS") == "quick"
 sphinx_gallery_conf = {
     "examples_dirs": str(WORK),
     "gallery_dirs": "gallery",
-    "filename_pattern": r"$^" if quick else rf"/(?!(?:{'|'.join(SLOW)})\.py)\w+\.py$",
+    "filename_pattern": r"$^" if quick else r"/\w+\.py$",
     "within_subsection_order": "gallery.in_order",
     "image_scrapers": ("gallery.castfit_figures",),
     "capture_repr": ("_repr_html_", "__repr__"),

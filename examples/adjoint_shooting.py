@@ -205,5 +205,6 @@ np.testing.assert_allclose(list(collected.parameters.values()), list(vector.para
 # The estimates, with the standard errors that do not depend on how the optimum was found.
 
 print(collected)
+figure = collected.plot()
 for name in truth:
     assert abs(collected.parameters[name] - 1.0) < 4 * collected.standard_errors[name]

@@ -111,6 +111,7 @@ for name, result in results.items():
     assert result.success
     assert all(abs(value / published[key] - 1) < 2e-3 for key, value in result.parameters.items())
 print(results["collocation"])
+figure = results["collocation"].plot()
 
 # %%
 # What the data do not tell

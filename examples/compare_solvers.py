@@ -10,6 +10,8 @@ the medians of three fits, statistics included.
 
 import statistics
 
+import matplotlib.pyplot as plt
+
 import castfit as cf
 from castfit import problems
 
@@ -27,6 +29,7 @@ def median_fit(problem: cf.Problem, transcription: object, solver: object) -> tu
     return results[-1], statistics.median(result.time for result in results)
 
 
+ratios: dict[str, list[float]] = {}
 print(f"{'problem':16}{'transcription':14}{'Gauss-Newton':>20}{'IPOPT':>20}{'ratio':>8}{'objectives differ by':>22}")
 for name in PROBLEMS:
     benchmark = problems.load(name)
@@ -37,6 +40,14 @@ for name in PROBLEMS:
         left = f"{ours.iterations} it. {1e3 * seconds:.0f} ms"
         right = f"{theirs.iterations} it. {1e3 * their_seconds:.0f} ms"
         print(f"{name:16}{label:14}{left:>20}{right:>20}{their_seconds / seconds:8.1f}{difference:22.1e}")
+        ratios.setdefault(label, []).append(their_seconds / seconds)
         assert ours.success
         assert abs(ours.chi2 / benchmark.reference.objective - 1) < 1e-5
         assert difference < 1e-6 or ours.chi2 < theirs.chi2
+
+figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+for label, values in ratios.items():
+    axes.semilogy(PROBLEMS, values, "o", label=label)
+axes.axhline(1.0, color="0.7", zorder=0)
+axes.set_ylabel("time of IPOPT / time of Gauss-Newton")
+axes.legend()

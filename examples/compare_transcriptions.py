@@ -116,8 +116,8 @@ if __name__ == "__main__":
     assert explosive.reference.is_matched(third.result.values)
     assert third.equivalent_iterations <= 12
 
+    first.plot(chosen.out and chosen.out / "table1.png")
+    second.plot(chosen.out and chosen.out / "table2.png")
     if chosen.out:
-        first.plot(chosen.out / "table1.png")
-        second.plot(chosen.out / "table2.png")
         draw_course(third, dict(explosive.reference.parameters), chosen.out / "table3.png")
         print(f"\nThe figures are in {chosen.out}.")

@@ -71,6 +71,7 @@ late = cf.at(24.0, cf.quantity("inside") >= 0.19)
 limit = cf.along(blood <= 0.52)
 held = cf.fit(problem(bind == release, late))
 print(held)
+figure = held.plot()
 assert cf.simulate(held.problem, held.values, times=[24.0])["oral"]["inside"][0] > 0.19 - 1e-5
 capped = cf.fit(problem(bind == release, limit))
 fine = cf.simulate(capped.problem, capped.values, times=np.linspace(0, 12, 2401))["oral"]

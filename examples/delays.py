@@ -11,6 +11,7 @@ Delays: how accurate a delay line is, and what the delay of STAT5 is when it is 
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.integrate import solve_ivp
 
@@ -46,8 +47,19 @@ def accuracy() -> None:
             found = cf.simulate(logistic(method=method, order=order), {"r": R, "tau": TAU}, TIMES)["x"]
             errors[method, order] = np.abs(found - exact).max()
             print(f"{method:8s} {order:4d}   largest error {errors[method, order]:.1e}")
+    picture(errors)
     assert errors["spectral", 8] < 1e-3 < errors["chain", 200]
     assert errors["spectral", 30] < 1e-5
+
+
+def picture(errors: dict[tuple[str, int], float]) -> None:
+    """Draw errors against the number of nodes, or stages."""
+    _, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for method, words in (("spectral", "delay line"), ("chain", "chain of first-order stages")):
+        points = [(order, error) for (name, order), error in errors.items() if name == method]
+        axes.loglog(*zip(*points, strict=True), "o-", label=words)
+    axes.set(xlabel="nodes or stages", ylabel="largest error")
+    axes.legend()
 
 
 def stat5() -> None:

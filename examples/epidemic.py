@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
 import castfit as cf
 
@@ -82,14 +84,13 @@ def main() -> None:
     assert 1.2 < reproduction < 4
     assert inside >= 0.8
 
+    figure = picture(result)
     if len(sys.argv) > 1:
-        picture(result, sys.argv[1])
+        figure.savefig(sys.argv[1])
 
 
-def picture(result: cf.Result, path: str) -> None:
-    """Draw weeks as bars, the model, and both bands: of the model, and of new values."""
-    import matplotlib.pyplot as plt
-
+def picture(result: cf.Result) -> Figure:
+    """Return weeks as bars, the model, and both bands: of the model, and of new values."""
     (mean,) = result.predict(WEEKS, bands="linear").values()
     (new,) = result.predict(WEEKS, bands="linear", noise=True).values()
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
@@ -102,7 +103,7 @@ def picture(result: cf.Result, path: str) -> None:
     axes.set_xlabel("week of the epidemic, Baltimore 1918")
     axes.set_ylabel("cases per week")
     axes.legend()
-    figure.savefig(path)
+    return figure
 
 
 if __name__ == "__main__":

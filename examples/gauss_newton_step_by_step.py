@@ -217,15 +217,15 @@ single = iterate(cf.SingleShooting().transcribe(calcium.problem, theta), few, ev
 assert single[-1].status is cf.Status.MAX_ITERATIONS
 assert np.median([state.damping for state in single]) < 0.2
 
-# Multiple shooting does not go straight to the solution either.  After two steps that had to be damped, GaussNewton
-# returns to the start and takes another way: it first solves problems in which gaps cost something but are not
-# forbidden, and in which small standard deviations are enlarged ("station 1", "station 2", ...).  There the gaps do not
-# follow (1 - lambda): they are traded against the residuals, at a price that rises from station to station.  In
-# the end comes the exact problem, where section 3 holds again.
+# Multiple shooting does not go straight to the solution either.  After two steps that had to be damped, `cf.fit` takes
+# another way; with homotopy="always" it is the first: problems in which gaps cost something but are not forbidden, and
+# in which small standard deviations are enlarged ("station 1", "station 2", ...).  There the gaps do not follow
+# (1 - lambda): they are traded against the residuals, at a price that rises from station to station.  In the end comes
+# the exact problem, where section 3 holds again.
 
 print("   Multiple shooting with 17 stages, from the same parameters")
 staged_calcium = cf.MultipleShooting(17).transcribe(calcium.problem, theta)
-states_calcium = iterate(staged_calcium, cf.GaussNewton())
+states_calcium = iterate(staged_calcium, cf.GaussNewton(homotopy="always"))
 last = states_calcium[-1]
 estimates = dict(zip(calcium.problem.names, last.v.tolist(), strict=False))
 print(paragraph(", ".join(f"{name} = {value:.4g}" for name, value in estimates.items())))
@@ -236,9 +236,11 @@ assert single[-1].evaluation.cost > 1000 * last.evaluation.cost
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 6. Pictures, if asked for: trajectories that are broken at first, and join.
+# 6. Pictures: trajectories that are broken at first, and join.
 
-if chosen.out is not None:
+if chosen.out is None:
+    plots.iterations(states, problem, staged)
+else:
     chosen.out.mkdir(parents=True, exist_ok=True)
     plots.iterations(states, problem, staged, path=chosen.out / "lotka_volterra.png")
     moments = [0, 8, last.iteration // 2, last.iteration]  # the paper's Fig. 2 shows the start, the eighth, and the end

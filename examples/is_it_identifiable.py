@@ -82,6 +82,7 @@ assert advice.time < 1
 
 more = cf.fit(problem.replace(experiments=[late, samples(np.array([advice.time]))]))
 print(more)
+figure = more.plot()
 gain = found.standard_errors["ka"] / found.values["ka"] / (more.standard_errors["ka"] / more.values["ka"])
 print(f"ka is known {gain:.1f} times better; {advice.before / advice.after:.1f} times were promised")
 assert gain > 1.5

@@ -48,6 +48,7 @@ problem = cf.Problem(model, experiment, parameters=decades)
 
 found = cf.estimate(problem, max_time=50, rng=0)
 print(found)
+figure = found.best.plot()
 assert found.success
 for name, value in truth.items():
     assert abs(np.log(found.best.parameters[name] / value)) < 0.1, name

@@ -61,6 +61,7 @@ assert test.p_value < 0.01
 # estimates hang on, if there are any.
 
 print(fits["inhibited"].diagnostics)
+figure = fits["inhibited"].plot()
 assert fits["inhibited"].goodness.described
 assert not fits["first order"].goodness.described
 

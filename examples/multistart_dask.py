@@ -93,4 +93,5 @@ if __name__ == "__main__":
     reference = problems.load("alpha_pinene").reference
     assert here.success
     assert reference.is_reached(here.best.chi2)
+    figure = cf.plots.waterfall(here)
     print(f"The same {STARTS} rows from one process, two processes and a Dask cluster, and one fit of 24 wells.")

@@ -115,6 +115,7 @@ for how in (cf.SingleShooting(tight), cf.MultipleShooting(4, integrator=tight), 
     np.testing.assert_allclose(found, exact.x, rtol=1e-6)
 
 # 3. What the data say about the lag time.
+figure = result.plot()
 error = result.standard_errors["tlag"]
 print(f"\nlag time {60 * result.parameters['tlag']:.1f} +- {60 * error:.1f} min (true: {60 * TRUTH['tlag']:.0f} min)")
 assert abs(result.parameters["tlag"] - TRUTH["tlag"]) < 3 * error

@@ -84,6 +84,7 @@ print(problem)
 # So everything that works for problems works here.
 result = cf.fit(problem, "single")
 print(result)
+figure = result.plot()
 
 # %%
 # The objective as PEtab defines it, with all constants, for comparison with other tools:

@@ -69,5 +69,6 @@ equal = cf.lasso("ke", 60.0, towards="equal", on="log")
 chosen = cf.fit(cf.Problem(model, patients, parameters=local, priors=equal))
 print()
 print(chosen)
+figure = chosen.plot()
 assert "At the kink of the prior: ke[B] / ke[A], ke[D] / ke[A]. Off it: ke[C] / ke[A]." in chosen.message
 assert abs(chosen.parameters["ke[B]"] / chosen.parameters["ke[A]"] - 1) < 1e-8

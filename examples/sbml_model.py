@@ -90,6 +90,7 @@ estimated = {name: cf.Parameter(loaded.parameters[name], lower=0.01, scale="log"
 problem = cf.Problem(loaded.model, experiments, parameters={**loaded.fixed, **estimated})
 result = cf.fit(problem, "single")
 print(result)
+figure = result.plot()
 assert result.success
 for name, value in TRUTH.items():
     assert abs(result.parameters[name] - value) < 3 * result.standard_errors[name]

@@ -66,6 +66,7 @@ scaled = cf.Model(rate, parameters=[k, h], inputs=[u], outputs={"blot": blot})
 problem = cf.Problem(scaled, experiments(), parameters=guesses)
 found = cf.fit(problem)
 print(found)
+figure = found.plot()
 
 # The same with parameters, begun at that optimum.
 s, o = cf.symbols("s o")

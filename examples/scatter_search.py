@@ -112,6 +112,7 @@ print(f"  fits from 10 random points: {lucky} right, {simulations} simulations")
 result = cf.scatter_search(problem, single, solver, rng=1, vtr=good, include_guess=False)
 print(f"  scatter search: {result.simulations} simulations\n")
 print(result)
+figure = result.best.plot()
 assert result.success
 assert result.chi2 < good
 assert result.best is not None

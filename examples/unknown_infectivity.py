@@ -102,8 +102,7 @@ def main() -> None:
     assert share > 0.85
     assert 5 < result.effective["b"] < 25
 
-    if len(sys.argv) > 1:
-        result.plot(sys.argv[1])
+    result.plot(*sys.argv[1:])
 
 
 if __name__ == "__main__":

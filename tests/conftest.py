@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -24,6 +25,10 @@ sys.dont_write_bytecode = False
 # What a shell starts in the background ignores interrupts, which tests send to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# As on Windows and macOS, whatever the system's own way is; see .ci/release.
+if os.environ.get("CASTFIT_START_METHOD"):
+    multiprocessing.set_start_method(os.environ["CASTFIT_START_METHOD"])
 
 # Shared machines are slow at times, so no example has a deadline.  Every run draws the same examples, so that one
 # failure is everybody's; more than 25 would be tried in vain again and again.  CASTFIT_EXPLORE=5 draws five times 100,
