@@ -23,8 +23,8 @@ HEAD = """# castfit
 > multiple shooting or collocation, with standard errors, verdicts, profiles, searches and reports.
 
 Write a `cf.Model` from CasADi symbols, `cf.Experiment` for the data, join them in a `cf.Problem`, and call `cf.fit`.
-Mistakes in the input raise one `cf.InputError` that lists all of them with their remedies. The whole site as one text is
-[llms-full.txt](llms-full.txt).
+Mistakes in the input raise one `cf.InputError` that lists all of them with their remedies. The whole site as one text
+is [llms-full.txt](llms-full.txt).
 """
 
 
