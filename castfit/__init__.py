@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from castfit.densities.priors import Normal, lasso, tikhonov
     from castfit.drive.checkup.check import Checkup, doctor
     from castfit.drive.checkup.stiffness import Stiffness, stiffness
+    from castfit.drive.design.candidate import Candidate
+    from castfit.drive.design.design import VarianceOf, design, variance_of
+    from castfit.drive.design.discrimination import Discrimination, discriminate
+    from castfit.drive.design.proposal import Design
     from castfit.drive.model_comparison.candidates import estimated
     from castfit.drive.model_comparison.evidence import EvidenceTable
     from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
@@ -107,6 +111,7 @@ __all__ = [
     "Axis",
     "BlockMatrix",
     "BootstrapResult",
+    "Candidate",
     "CastfitError",
     "Cauchy",
     "Checkup",
@@ -117,6 +122,8 @@ __all__ = [
     "Contours",
     "CoverageResult",
     "Decomposed",
+    "Design",
+    "Discrimination",
     "Doses",
     "Estimate",
     "Event",
@@ -176,6 +183,7 @@ __all__ = [
     "SteadyStateError",
     "Stiffness",
     "StudentT",
+    "VarianceOf",
     "along",
     "at",
     "at_end",
@@ -191,6 +199,8 @@ __all__ = [
     "covariance",
     "coverage",
     "delay",
+    "design",
+    "discriminate",
     "doctor",
     "estimate",
     "estimated",
@@ -234,6 +244,7 @@ __all__ = [
     "symbols",
     "tikhonov",
     "unknown",
+    "variance_of",
 ]
 __all__ += _functions.__all__
 
@@ -299,6 +310,14 @@ def _home(name: str) -> Any:
             from castfit.drive.checkup import stiffness as home
         case "explore":
             from castfit.report import explorer as home
+        case "Candidate":
+            from castfit.drive.design import candidate as home
+        case "VarianceOf" | "design" | "variance_of":
+            from castfit.drive.design import design as home
+        case "Discrimination" | "discriminate":
+            from castfit.drive.design import discrimination as home
+        case "Design":
+            from castfit.drive.design import proposal as home
         case "LikelihoodRatio" | "likelihood_ratio":
             from castfit.drive.model_comparison import likelihood_ratio as home
         case "ModelTable" | "compare_models":

@@ -43,7 +43,7 @@ class Way:
 
 @brief
 @dataclass(frozen=True)
-class Candidate:
+class SearchCandidate:
     """A candidate: its way, where it ended, computing seconds.
 
     cost is what the search saw; success tells whether it was fitted at full accuracy, objective, chi2 and values (by
@@ -107,7 +107,7 @@ class PortfolioResult(SearchResult):
         that is clearly lower than all that converged, where the fit went no farther: ``best.success`` is False then.
     reason : str
         Why the search ended.
-    candidates : tuple of Candidate
+    candidates : tuple of SearchCandidate
         Everything that was tried, in the order in which it was planned.
     ways : tuple of Way
         What came of every way to search.
@@ -136,7 +136,7 @@ class PortfolioResult(SearchResult):
     """
 
     reason: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SearchCandidate, ...]
     ways: tuple[Way, ...]
     sure: bool
     finds: int

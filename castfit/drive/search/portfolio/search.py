@@ -33,7 +33,7 @@ from castfit.drive.search.portfolio.allocation import (
     next_round,
 )
 from castfit.drive.search.portfolio.limits import Field
-from castfit.drive.search.portfolio.result import Candidate, PortfolioProgress, PortfolioResult, Way
+from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult, SearchCandidate, Way
 from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, Order, Outcome, candidate
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
@@ -264,10 +264,10 @@ def _spread(begun: Sequence[Sequence[float]], field: Field) -> float:
     return float(np.median(np.ptp(starts, axis=0)[width > 0.0] / width[width > 0.0]))
 
 
-def _row(t: Tried, *, best: bool) -> Candidate:
+def _row(t: Tried, *, best: bool) -> SearchCandidate:
     result = t.end.result
     ok = result is not None and result.success
-    return Candidate(
+    return SearchCandidate(
         t.index, t.way,
         result.objective if result is not None and ok else np.nan,
         result.chi2 if result is not None and ok else np.nan,

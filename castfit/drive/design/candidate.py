@@ -1,0 +1,184 @@
+"""What could be measured, as users say it: experiments that might be done, their times, outputs and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import flag_mistakes, is_count, is_one_of, items, name_of, named, real, reals, text
+from castfit._support.public_names import public
+from castfit._support.reprs import brief
+from castfit._support.status import check
+from castfit.experiment.measurements import Relative
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from castfit._support.arrays import Array
+
+TOGETHER = ("output", "time", "experiment")
+
+
+@public("castfit")
+@brief
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """An experiment that could be done, or a part of one, for `castfit.design`.
+
+    Parameters
+    ----------
+    times : array
+        When could be measured: a grid, from which times are chosen.  Nights and weekends are left out of it.
+    outputs : sequence of str, optional
+        What could be measured; by default what the experiment measures.
+    experiment : str, optional
+        Which experiment of the problem it is like; by default the first.  Initial states that are free there, and
+        local parameters, are estimated anew.
+    same : bool
+        Whether it is that very experiment, of which more is measured, with the same initial states.
+    initial, parameters, inputs, events
+        What differs from that experiment, as an `Experiment` takes them; `choose` for what is to be chosen.
+    together : {"output", "time", "experiment"}
+        What is bought at once: one value of one output; all outputs at one time; the whole experiment.
+    cost : float or mapping from output to float
+        Of what is bought at once, in the unit of the budget.
+    at_most : int, optional
+        How often each may be bought.
+    fixed : bool
+        Whether it is done anyway, once: it is paid and counts as known.
+    spacing : float
+        The least distance of two times; 0 allows replicates.
+    between : bool
+        Whether times may lie between those of the grid.
+    sigma : float, `relative` or mapping from output to these, optional
+        How accurate values are; by default as in the experiment, or as elsewhere in the problem.
+    name : str, optional
+        By default ``candidate 1`` and so on.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.Candidate([1, 2, 4, 8], ["x"], cost=2, at_most=3)
+    Candidate(times=[1.0, 2.0, 4.0, 8.0], outputs=('x',), cost=2, at_most=3)
+    """
+
+    times: Array
+    outputs: tuple[str, ...] = ()
+    experiment: str = ""
+    same: bool = False
+    initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    events: tuple[Any, ...] | None = None
+    together: str = "output"
+    cost: Any = 1.0
+    at_most: float = np.inf
+    fixed: bool = False
+    spacing: float = 0.0
+    between: bool = False
+    sigma: Any = None
+    name: str = ""
+
+    def __init__(
+        self,
+        times: ArrayLike,
+        outputs: Sequence[str] | str | None = None,
+        *,
+        experiment: str = "",
+        same: bool = False,
+        initial: Mapping[Any, Any] | None = None,
+        parameters: Mapping[Any, Any] | None = None,
+        inputs: Mapping[Any, Any] | None = None,
+        events: Sequence[Any] | Any | None = None,
+        together: str = "output",
+        cost: float | Mapping[Any, float] = 1.0,
+        at_most: float = np.inf,
+        fixed: bool = False,
+        spacing: float = 0.0,
+        between: bool = False,
+        sigma: Any = None,
+        name: str = "",
+    ) -> None:
+        mistakes: list[str] = []
+        grid = reals(times)
+        if grid is None or grid.ndim != 1 or not grid.size or not np.isfinite(grid).all():
+            mistakes.append(f"times are {text(times)}; give a grid of numbers, such as numpy.linspace(0, 10, 101)")
+            grid = np.zeros(1)
+        chosen = [outputs] if isinstance(outputs, str) or name_of(outputs) is not None else items(outputs or ())
+        names = [name_of(o) for o in chosen or ()]
+        if chosen is None or None in names:
+            mistakes.append(f"outputs are {text(outputs)}; give their names")
+        changes = {
+            "initial": named("initial", initial, mistakes),
+            "parameters": named("parameters", parameters, mistakes),
+            "inputs": named("inputs", inputs, mistakes),
+        }
+        happens = None if events is None else tuple([events] if items(events) is None else items(events) or ())
+        costs: dict[str, Any] = named("cost", cost, mistakes) if isinstance(cost, Mapping) else {"": cost}
+        mistakes += [
+            f"cost is {text(c)}; give a positive number, or one per output"
+            for c in costs.values()
+            if not ((number := real(c)) is not None and 0 < number < np.inf)
+        ]
+        if isinstance(cost, Mapping) and together != "output":
+            mistakes.append("outputs that are bought together have one cost; give a number, or together='output'")
+        if not is_one_of(together, *TOGETHER):
+            mistakes.append(f"together is {text(together)}; choose 'output', 'time' or 'experiment'")
+        if not (is_count(at_most, 1) or at_most == np.inf):
+            mistakes.append(f"at_most is {text(at_most)}; give a positive integer")
+        gap = real(spacing)
+        if gap is None or not 0 <= gap < np.inf:
+            mistakes.append(f"spacing is {text(spacing)}; give a time that is not negative")
+        mistakes += flag_mistakes(same=same, fixed=fixed, between=between)
+        if same is True and (any(changes.values()) or happens is not None):
+            mistakes.append("what is the same experiment cannot differ from it; leave same=True out, or what differs")
+        if between is True and is_one_of(together, "experiment"):
+            mistakes.append("a whole experiment has its times; leave between=True out, or together='experiment'")
+        sigmas = (
+            named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else {"": sigma} if sigma is not None else {}
+        )
+        mistakes += [
+            f"sigma is {text(s)}; give a positive number, cf.relative(...), or one of these per output"
+            for s in sigmas.values()
+            if not (isinstance(s, Relative) or ((number := real(s)) is not None and 0 < number < np.inf))
+        ]
+        for what, label in (("experiment", experiment), ("name", name)):
+            if not isinstance(label, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users give anything
+                mistakes.append(f"{what} is {text(label)}; give text")
+        check("Candidate", mistakes)
+        each = isinstance(cost, Mapping)
+        costs = {n: float(c) for n, c in costs.items()}
+        values: dict[str, Any] = {
+            "times": np.unique(grid), "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
+            "events": happens, "together": together, "cost": costs if each else costs[""], "at_most": float(at_most),
+            "fixed": fixed, "spacing": float(gap or 0.0), "between": between, "sigma": sigmas or None, "name": name,
+        }  # fmt: skip
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    def sigma_of(self, output: str) -> Any:
+        """Return what is said of the accuracy of an output; None if nothing is."""
+        said: Mapping[str, Any] = self.sigma or {}
+        return said.get(output, said.get("", None))
+
+    def cost_of(self, output: str) -> float:
+        """Return what one purchase costs."""
+        costs: dict[str, float] | float = self.cost
+        return costs.get(output, 1.0) if isinstance(costs, dict) else costs
+
+
+def with_fields(candidate: Candidate, **changes: Any) -> Candidate:
+    """Return a copy with other fields, as they are kept."""
+    found = copy(candidate)
+    for key, value in changes.items():
+        object.__setattr__(found, key, value)
+    return found

@@ -1,0 +1,234 @@
+"""What makes a design good: convex functions of the information M, to be minimised, with all that a Newton step needs.
+
+Notation
+--------
+M    (n, n)     information of everything that is known and will be measured, in relative changes of the quantities
+J_i  (k, n)     rows of candidate i, M_i = J_i' J_i;  M(w) = M0 + sum_i w_i M_i
+G    (n, n)     d f / d w_i = -tr(G M_i)
+V    (N, r)     V V' is the Hessian of f by w;  L = chol M
+
+    D    -log det M                   G = M^-1,  V_i = svec(L^-1 M_i L^-T)
+    Ds   -log det M + log det M_22    the entries of svec that belong to nuisance quantities alone are left out
+    A    tr(K' M^-1 K)                G = M^-1 K K' M^-1;  one column of K: c-optimality
+    E    -lambda_min(M)               by  min_t -t - nu log det(M - t I),  whose Z = nu (M - t I)^-1 has the trace 1
+
+Of every criterion  f(v) >= offset - sum_i v_i tr(G M_i)  for all v >= 0: its tangent, for E  -tr(Z M(v)).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """A criterion at M: its value, what is smoothed for a step, and the tangent that bounds it from below.
+
+    value : f itself;  smooth : the function that is minimised, f but for E
+    G (n, n);  offset : see the module
+    curvature : from rows J (N, k, n) to V (N, r)
+    """
+
+    value: float
+    smooth: float
+    G: Array
+    offset: float
+    curvature: Callable[[Array], Array]
+
+
+class InformationCriterion(ABC):
+    """A convex function of M; it may be a logarithm, without a unit."""
+
+    logarithmic: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What people call it."""
+
+    @abstractmethod
+    def values(self, M: Array) -> Array:
+        """Return f of matrices (..., n, n), infinite where they are singular."""
+
+    @abstractmethod
+    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+        """Return the criterion at M, smoothed by nu where it has kinks; None where M is singular."""
+
+    @abstractmethod
+    def efficiency(self, value: float, bound: float) -> float:
+        """Return the share of the best possible that a design reaches, from its value and a lower bound of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class DCriterion(InformationCriterion):
+    """The volume of the confidence ellipsoid of the quantities after the first `nuisance` ones: D, or Ds."""
+
+    n: int
+    nuisance: int = 0
+    logarithmic: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """D, or Ds where only some quantities matter."""
+        return "Ds" if self.nuisance else "D"
+
+    def values(self, M: Array) -> Array:
+        """Return -log det M + log det M_22."""
+        q = self.nuisance
+        whole = _log_det(M)
+        if not q:
+            return -whole
+        return np.where(np.isfinite(whole), _log_det(M[..., :q, :q]), 0.0) - whole
+
+    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+        """See the module; M_22 comes first, so that its Cholesky factor is a part of L."""
+        L = _cholesky(M)
+        if L is None:
+            return None
+        q, inverse = self.nuisance, solve_triangular(L, np.eye(self.n), lower=True)
+        G = inverse.T @ inverse
+        G[:q, :q] -= inverse[:q, :q].T @ inverse[:q, :q]
+        value = -2.0 * float(np.log(np.diag(L)[q:]).sum())
+        rows, columns = np.tril_indices(self.n)
+        kept = rows >= q
+        i, j = rows[kept], columns[kept]
+        weight = np.where(i == j, 1.0, np.sqrt(2.0))
+
+        def curvature(J: Array) -> Array:
+            A = J @ inverse.T
+            return np.einsum("Nki,Nki->Ni", A[:, :, i], A[:, :, j]) * weight
+
+        return Tangent(value, value, G, value + float(np.sum(G * (M - M0))), curvature)
+
+    def efficiency(self, value: float, bound: float) -> float:
+        """Return (det M / det M*)^(1/n): how many measurements of the best design are worth one of this."""
+        return float(np.exp((bound - value) / (self.n - self.nuisance)))
+
+
+@dataclass(frozen=True, eq=False)
+class ACriterion(InformationCriterion):
+    """The sum of the variances of the combinations K' u, (n, q): A, or c where there is one."""
+
+    K: Array
+
+    @property
+    def name(self) -> str:
+        """A, or c where the variance of one combination is to be small."""
+        return "c" if self.K.shape[1] == 1 else "A"
+
+    def values(self, M: Array) -> Array:
+        """Return tr(K' M^-1 K)."""
+        L, regular = _factors(M)
+        with np.errstate(all="ignore"):
+            squares = np.sum(np.linalg.solve(L, np.broadcast_to(self.K, (*M.shape[:-2], *self.K.shape))) ** 2, (-2, -1))
+        return np.where(regular, squares, np.inf)
+
+    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+        """Return it with the rows  V_i = sqrt 2 (L^-1 J_i') (J_i M^-1 K)."""
+        L = _cholesky(M)
+        if L is None:
+            return None
+        half = solve_triangular(L, self.K, lower=True)
+        X = solve_triangular(L, half, lower=True, trans="T")
+        G, value = X @ X.T, float(np.sum(half**2))
+
+        def curvature(J: Array) -> Array:
+            A = solve_triangular(L, J.reshape(-1, J.shape[2]).T, lower=True).T.reshape(J.shape)
+            return np.sqrt(2.0) * np.einsum("Nki,Nkq->Niq", A, J @ X).reshape(len(J), -1)
+
+        return Tangent(value, value, G, value + float(np.sum(G * (M - M0))), curvature)
+
+    def efficiency(self, value: float, bound: float) -> float:
+        """Return the quotient of the variances."""
+        return max(bound, 0.0) / value if value > 0.0 else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ECriterion(InformationCriterion):
+    """The variance of the combination that is known worst: its inverse is the least eigenvalue of M."""
+
+    n: int
+
+    @property
+    def name(self) -> str:
+        """E."""
+        return "E"
+
+    def values(self, M: Array) -> Array:
+        """Return -lambda_min(M)."""
+        return np.asarray(-np.linalg.eigvalsh(M)[..., 0], dtype=float)
+
+    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+        """Return it smoothed: t solves  nu tr (M - t I)^-1 = 1  and has left the Hessian by  d = svec((M - t I)^-1)."""
+        values, U = np.linalg.eigh(M)
+        if not np.isfinite(values).all() or values[0] <= 0.0:
+            return None
+        gap = _below(values - values[0], nu)
+        t, apart = values[0] - gap, values - values[0] + gap
+        Z = (U * (nu / apart)) @ U.T
+        i, j = np.tril_indices(self.n)
+        weight = np.where(i == j, 1.0, np.sqrt(2.0))
+        d = np.where(i == j, 1.0 / apart[i], 0.0)
+        v = d / np.linalg.norm(d)
+        v[0] += 1.0
+        v *= np.sqrt(2.0) / np.linalg.norm(v)  # Householder's reflection  1 - v v'  sends d to the first axis
+
+        def curvature(J: Array) -> Array:
+            A = J @ (U / np.sqrt(apart))
+            Q = np.einsum("Nki,Nki->Ni", A[:, :, i], A[:, :, j]) * weight
+            return np.sqrt(nu) * (Q[:, 1:] - np.outer(Q @ v, v[1:]))
+
+        smooth = -float(t) - nu * float(np.log(apart).sum())
+        return Tangent(-float(values[0]), smooth, Z, -float(np.sum(Z * M0)), curvature)
+
+    def efficiency(self, value: float, bound: float) -> float:
+        """Return the quotient of the least eigenvalues."""
+        return value / bound if bound < 0.0 else 1.0
+
+
+def _below(above: Array, nu: float) -> float:
+    """Return the gap with  nu sum 1 / (above + gap) = 1,  by Newton's method on a concave function from its left."""
+    gap = nu
+    for _ in range(60):
+        apart = above + gap
+        total = float(np.sum(1.0 / apart))
+        step = (nu - 1.0 / total) * total**2 / float(np.sum(1.0 / apart**2))
+        gap += step
+        if abs(step) <= 1e-15 * gap:
+            break
+    return gap
+
+
+def _cholesky(M: Array) -> Array | None:
+    try:
+        L = np.linalg.cholesky(M)
+    except np.linalg.LinAlgError:
+        return None
+    return np.asarray(L, dtype=float) if np.isfinite(L).all() else None
+
+
+def _factors(M: Array) -> tuple[Array, Mask]:
+    """Return Cholesky factors of matrices (..., n, n), and which of them are positive definite, (...)."""
+    flat = M.reshape(-1, *M.shape[-2:])
+    try:
+        return np.asarray(np.linalg.cholesky(M), dtype=float), np.ones(M.shape[:-2], dtype=np.bool_)
+    except np.linalg.LinAlgError:
+        found = [_cholesky(one) for one in flat]
+        regular = np.array([L is not None for L in found], dtype=np.bool_).reshape(M.shape[:-2])
+        identity = np.eye(M.shape[-1])
+        return np.array([identity if L is None else L for L in found]).reshape(M.shape), regular
+
+
+def _log_det(M: Array) -> Array:
+    """Return log det of matrices (..., n, n); -inf where one is not positive definite."""
+    L, regular = _factors(M)
+    return np.where(regular, 2.0 * np.log(np.diagonal(L, axis1=-2, axis2=-1)).sum(-1), -np.inf)

@@ -1,0 +1,424 @@
+"""`design`: what to measure next.
+
+known --candidates--> rows of information --relaxed, with its bound--> weights --rounding, exchange--> the design
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from castfit._support.arguments import (
+    flag_mistakes,
+    is_count,
+    is_one_of,
+    is_within,
+    items,
+    option_mistakes,
+    rng_mistakes,
+    text,
+)
+from castfit._support.arrays import Array, Index, Mask
+from castfit._support.blas_threads import one_blas_thread
+from castfit._support.public_names import public
+from castfit._support.reprs import listed
+from castfit._support.status import InputError, check, suggest
+from castfit._support.time_limit import Stopped, watched
+from castfit.drive.design.candidate import Candidate
+from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion, InformationCriterion
+from castfit.drive.design.discrimination import Discrimination, discriminated
+from castfit.drive.design.exact import exact as exact_design
+from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
+from castfit.drive.design.knowledge import UNKNOWN, Knowledge, gradient_of, knowledge
+from castfit.drive.design.proposal import Design, deviations, with_remarks
+from castfit.drive.design.purchases import Purchases, purchases
+from castfit.drive.design.times_between import moved_times
+from castfit.drive.uncertainty.profile.predictions import OutputAt
+
+_SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False)
+class VarianceOf:
+    """What is to be known well; create it with `variance_of`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> cf.variance_of("k1", cf.OutputAt("y", 30)).what[0]
+    'k1'
+    """
+
+    what: tuple[Any, ...]
+
+
+def variance_of(*what: Any) -> VarianceOf:
+    """Say that a design should make the variance of something small, or the sum of several variances.
+
+    Parameters
+    ----------
+    *what : str, casadi.SX or OutputAt
+        Names of quantities, expressions of their symbols, or predictions ``cf.OutputAt("y", 30)``, in their units.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> k1, k2 = cf.symbols("k1 k2")
+    >>> criterion = cf.variance_of(k1 / k2)
+    """
+    return VarianceOf(what)
+
+
+@one_blas_thread
+def design(
+    known: Any,
+    candidates: Candidate | Sequence[Candidate],
+    *,
+    budget: float | Mapping[str, float] | None = None,
+    criterion: Any = "D",
+    over: Sequence[str] | str | None = None,
+    worst: bool = False,
+    distinct: int | None = None,
+    exact: bool = True,
+    price: float = 0.0,
+    samples: int = 100,
+    starts: int = 20,
+    rng: int | np.random.Generator = 0,
+    max_time: float = np.inf,
+) -> Design:
+    """Propose what to measure next within a budget, and say how far that is from the best possible.
+
+    Parameters
+    ----------
+    known : Result, Problem, SampleResult or BootstrapResult
+        What is known: a fit, whose data count; guesses, of which only priors count; or draws, over whom the design is
+        good on average or in the worst case.
+    candidates : Candidate or sequence of Candidate
+        What could be measured.
+    budget : float or mapping from str to float, optional
+        What may be spent, in the unit of the candidates' costs; or several budgets, of outputs and of candidates by
+        their names, and ``"all"``.
+    criterion : {"D", "A", "E"}, variance_of or discriminate
+        What is made small: the volume of the confidence ellipsoid; the mean square of the relative errors; the largest
+        axis of the ellipsoid, of relative errors; the variance of something; or the chance to confuse two models.
+    over : sequence of str, optional
+        The quantities that matter, for "D" and "A"; by default all of the problem.
+    worst : bool
+        Whether the least efficiency among the draws is to be large, rather than the mean of the criterion small.
+    distinct : int, optional
+        At how many different times, at least, each output is measured; more than quantities to see a lack of fit.
+    exact : bool
+        Whether whole numbers are wanted; False for weights.
+    price : float
+        What a unit of cost counts in the criterion: nothing is bought that is not worth it.
+    samples : int
+        How many of the draws count, at most.
+    starts : int
+        From how many random points what is to be chosen freely (`choose`) is sought.
+    rng : int or numpy.random.Generator
+        Of random starts.
+    max_time : float
+        Seconds after which the best so far is returned.
+
+    Returns
+    -------
+    Design
+        ``print(design)`` says it in words, ``design.experiments`` go into the next `Problem`.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: unknown names, an accuracy that nobody stated, a budget that is too small, quantities of
+        which no candidate tells anything, ...
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> import numpy as np
+    >>> a, b, k1, k2 = cf.symbols("a b k1 k2")
+    >>> model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1.0, b: 0.0})
+    >>> pilot = cf.Experiment({"b": [0.4, 0.55]}, [1, 4], sigma=0.05)
+    >>> guesses = {"k1": cf.Parameter(0.7, scale="log"), "k2": cf.Parameter(0.2, scale="log")}
+    >>> problem = cf.Problem(model, pilot, parameters=guesses)
+    >>> design = cf.design(problem, cf.Candidate(np.linspace(0.1, 20, 200), ["b"]), budget=6)
+    >>> print(design.summary().splitlines()[0])
+    Measure b at t = 1.2 (3 times) and 6.9 (3 times).
+    """
+    mistakes = option_mistakes(
+        ("samples", samples, is_count(samples, 1, 10**4), "give a positive integer"),
+        ("starts", starts, is_count(starts, 1, 10**4), "give a positive integer"),
+        ("distinct", distinct, distinct is None or is_count(distinct, 1), "give a positive integer, or leave it out"),
+        ("price", price, is_within(price, 0.0, 1e300), "give a number that is not negative"),
+        ("max_time", max_time, is_within(max_time, 1e-300), "give positive seconds"),
+    )
+    mistakes += [*flag_mistakes(worst=worst, exact=exact), *rng_mistakes(rng)]
+    given = [candidates] if isinstance(candidates, Candidate) else items(candidates) or []
+    if not given or not all(isinstance(c, Candidate) for c in given):
+        check("design", [f"candidates are {text(candidates)}; give Candidate(...), or a list of them", *mistakes])
+    if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
+        mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
+    found = knowledge(known, given, mistakes, samples=samples)
+    bought = purchases(found, budget, float(price), distinct, mistakes)
+    if worst and len(found.thetas) == 1:
+        mistakes.append("the worst case is one among draws; give cf.sample(result) or a bootstrap, or leave worst out")
+    apart = criterion if isinstance(criterion, Discrimination) else None
+    if apart is not None and (over is not None or worst or len(found.thetas) > 1):
+        mistakes.append("discriminate takes a Result or a Problem, without over= and worst=; leave these out")
+    made = None if apart is not None else _criterion(found, criterion, over, mistakes)
+    check("design", mistakes)
+    assert bought is not None
+    generator = np.random.default_rng(rng)
+    with watched(max_time) as watch:
+        if apart is not None:
+            return _against(found, bought, apart, exact=exact, rng=generator, stop=lambda: watch.cause is not None)
+        assert made is not None
+        return _designed(
+            found, bought, made, over, worst=worst, exact=exact, rng=generator, stop=lambda: watch.cause is not None
+        )
+
+
+def _against(
+    known: Knowledge, bought: Purchases, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
+) -> Design:
+    """Return the design that tells the model from rivals."""
+    offers = bought.offers
+    found = discriminated(
+        known, bought, criterion, known.candidates,
+        exact=exact, evenly=lambda counts: _equidistant(bought, offers, counts), rng=rng, stop=stop,
+    )  # fmt: skip
+    value, bound = -found.value, min(found.relaxed.bound, -found.value)
+    evenly = _equidistant(bought, offers, found.counts) if exact else None
+    said = f"The nearest rival of {found.fits} fits misses these values by chi2 = {found.value:.4g} beyond the noise"
+    said += f" (equidistant: {found.evenly:.4g})." if np.isfinite(found.evenly) else "."
+    return with_remarks(
+        Design(
+            criterion="T",
+            weights=found.relaxed.w,
+            counts=found.counts,
+            value=value,
+            bound=bound,
+            efficiency=value / bound if bound < 0.0 else 1.0,
+            before=deviations(known, offers.M0),
+            after=deviations(known, offers.information(found.counts)),
+            equidistant={} if evenly is None else deviations(known, offers.information(evenly)),
+            equidistant_efficiency=-found.evenly / bound if bound < 0.0 else np.nan,
+            exact=exact,
+            goal=found.goal,
+            known=known,
+            bought=bought,
+            relaxed=found.relaxed,
+        ),
+        [said],
+    )
+
+
+def _designed(
+    known: Knowledge,
+    bought: Purchases,
+    criterion: InformationCriterion,
+    over: Any,
+    *,
+    worst: bool,
+    exact: bool,
+    rng: np.random.Generator,
+    stop: Any,
+) -> Design:
+    order = _order(known, criterion, over)
+    goal, offers = DesignGoal(criterion), _ordered(bought.offers, order)
+    _require_determined(known, goal, offers, order)
+    if worst:
+        goal, offers = _worst(goal, offers, stop)
+    found = relaxed(goal, offers, stop=stop)
+    for b in _SOFT[1:] if worst and found is not None else ():
+        goal = replace(goal, b=b)
+        assert found is not None
+        found = relaxed(goal, offers, start=found.w, stop=stop) or found
+    if found is None:
+        raise InputError("design", ["all candidates together leave the information singular; give more of them"])
+    counts, remarks = found.w, list[str]()
+    if exact:
+        counts = exact_design(goal, offers, bought.at, found.w, rng=rng, stop=stop)
+        with suppress(Stopped):
+            moved = None if worst else moved_times(known, bought, goal, counts, order)
+            bought, offers = (bought, offers) if moved is None else moved
+    value = float(goal.values(offers.information(counts)) + offers.price @ counts)
+    after = deviations(known, bought.offers.information(counts))
+    _require_reached(known, goal, offers, counts, after, exact=exact)
+    evenly = _equidistant(bought, offers, counts) if exact else None
+    even = np.nan if evenly is None else float(goal.values(offers.information(evenly)) + offers.price @ evenly)
+    if stop():
+        remarks.append("The limit of time was reached: this is the best so far.")
+    bound = min(found.bound, value)
+    return with_remarks(
+        Design(
+            criterion=criterion.name,
+            weights=found.w,
+            counts=counts,
+            value=value,
+            bound=bound,
+            efficiency=goal.efficiency(value, bound),
+            before=deviations(known, bought.offers.M0),
+            after=after,
+            equidistant={} if evenly is None else deviations(known, bought.offers.information(evenly)),
+            equidistant_efficiency=goal.efficiency(even, bound) if np.isfinite(even) else np.nan,
+            exact=exact,
+            goal=goal,
+            known=known,
+            bought=bought,
+            relaxed=found,
+        ),
+        remarks,
+    )
+
+
+def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
+    """Return the criterion in the order of `_order`; None where something is wrong."""
+    names = known.posed.names
+    listed_over = [over] if isinstance(over, str) else items(over) if over is not None else list(names)
+    if listed_over is None or not listed_over or not all(isinstance(n, str) for n in listed_over):
+        mistakes.append(f"over is {text(over)}; give names of quantities")
+        return None
+    mistakes += [f"over names '{n}': {suggest(n, names)}" for n in listed_over if n not in names]
+    if over is not None and (isinstance(given, VarianceOf) or is_one_of(given, "E")):
+        mistakes.append("over= is for 'D' and 'A'; leave it out")
+    if mistakes:
+        return None
+    n, kept = len(known.names), len(set(listed_over))
+    if isinstance(given, VarianceOf):
+        columns = [_gradient(known, what, mistakes) for what in given.what]
+        if not columns:
+            mistakes.append("variance_of() needs something: a quantity, an expression, or cf.OutputAt(...)")
+        wanted = [c for c in columns if c is not None]
+        if len(wanted) == len(columns) and columns and not any(c.any() for c in wanted):
+            mistakes.append("what variance_of names does not depend on any quantity; give something that does")
+        return None if mistakes else ACriterion(np.stack(wanted, axis=1))
+    if is_one_of(given, "D"):
+        return DCriterion(n, n - kept)
+    if is_one_of(given, "A"):
+        K = np.zeros((n, kept))
+        K[_order(known, DCriterion(n, n - kept), over)[-kept:], range(kept)] = 1.0
+        return ACriterion(K)
+    return ECriterion(n)
+
+
+def _gradient(known: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
+    """Return how something moves with relative changes, (n_u,)."""
+    if not isinstance(what, OutputAt):
+        return gradient_of(known, what, mistakes)
+    names = [e.name for e in known.problem.experiments]
+    label = what.experiment or names[0]
+    conditions = [*names, *known.labels]
+    if label not in conditions:
+        mistakes.append(f"OutputAt: '{label}' is no experiment: {suggest(label, conditions)}")
+    if what.output not in known.problem.own_model.output_names:
+        mistakes.append(
+            f"OutputAt: '{what.output}' is no output: {suggest(what.output, known.problem.own_model.output_names)}"
+        )
+    if mistakes:
+        return None
+    return known.slopes(label, np.array([float(what.time)]), [what.output])[1][0, 0]
+
+
+def _order(known: Knowledge, criterion: InformationCriterion, over: Any) -> Index:
+    """Return the order of quantities in which a criterion takes them: nuisance first, where there is any."""
+    if not isinstance(criterion, DCriterion) or not criterion.nuisance:
+        return np.arange(len(known.names))
+    chosen = {over} if isinstance(over, str) else set(over) if over is not None else set(known.posed.names)
+    matters = np.zeros(len(known.names), dtype=bool)
+    matters[[int(known.of[known.posed.names.index(n)]) for n in chosen]] = True
+    return np.argsort(matters, kind="stable")
+
+
+def _ordered(offers: Offers, order: Index) -> Offers:
+    return replace(offers, J=offers.J[..., order], M0=offers.M0[:, order][:, :, order])
+
+
+def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, order: Index) -> None:
+    """Refuse what even all candidates together cannot do."""
+    cap = np.where(np.isfinite(offers.u), offers.u, 1.0)
+    reached = deviations_in(offers.information(cap))[np.argsort(order)]
+    matters = _matter(goal.criterion, len(known.names))[np.argsort(order)]
+    names = np.array(known.names)
+    blind = ~(offers.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
+    lost = matters & (reached > UNKNOWN)
+    if not lost.any():
+        return
+    said = [f"no candidate depends on {listed(names[lost & blind])}"] if (lost & blind).any() else []
+    if (lost & ~blind).any():
+        said.append(f"all candidates together cannot tell {listed(names[lost & ~blind])} apart from other quantities")
+    remedy = "offer other outputs or conditions, fix it (Parameter(fixed=True)), or leave it out by over="
+    raise InputError("design", [f"{one}; {remedy}" for one in said])
+
+
+def _matter(criterion: InformationCriterion, n: int) -> Mask:
+    """Return which entries a criterion must know, in its order."""
+    if isinstance(criterion, DCriterion):
+        return np.arange(n) >= criterion.nuisance
+    if isinstance(criterion, ACriterion):
+        return np.zeros(n, dtype=bool) if criterion.K.shape[1] == 1 else (criterion.K != 0.0).any(axis=1)
+    return np.ones(n, dtype=bool)
+
+
+def deviations_in(M: Array) -> Array:
+    """Return standard deviations (n,), the largest of all samples."""
+    size = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
+    inverse = np.linalg.inv(M / (size[:, :, None] * size[:, None, :]))
+    return np.max(np.sqrt(np.abs(np.diagonal(inverse, axis1=1, axis2=2))) / size, axis=0)
+
+
+def _require_reached(
+    known: Knowledge, goal: DesignGoal, offers: Offers, counts: Array, after: Mapping[str, float], *, exact: bool
+) -> None:
+    """Refuse a budget that buys less than what is asked."""
+    matters = _matter(goal.criterion, len(known.names))
+    lost = matters & (deviations_in(offers.information(counts)) > UNKNOWN)
+    if isinstance(goal.criterion, ACriterion) and goal.criterion.K.shape[1] == 1:
+        lost = np.array(
+            [float(goal.values(offers.information(counts))) > UNKNOWN**2 * float(np.sum(goal.criterion.K**2))]
+        )
+    if not lost.any():
+        return
+    n, count = int(matters.sum()) or 1, int(counts.sum())
+    bought = "no measurement is" if not count else "one measurement is" if count == 1 else f"{count} measurements are"
+    remedy = "raise the budget, give priors or a fit of what is known, or ask for less by over= or cf.variance_of(...)"
+    if not exact:
+        bought = "what the budget buys is"
+    raise InputError("design", [f"{bought} not enough for {n} quantities of which nothing else is known; {remedy}"])
+
+
+def _worst(goal: DesignGoal, offers: Offers, stop: Any) -> tuple[DesignGoal, Offers]:
+    """Return the goal of the least efficiency: each sample beside its own best design, in units of it."""
+    best = np.zeros(len(offers.J))
+    for s in range(best.size):
+        alone = relaxed(goal, replace(offers, J=offers.J[s : s + 1], M0=offers.M0[s : s + 1]), 1e-6, stop=stop)
+        if alone is None:
+            raise InputError("design", ["at one of the draws the candidates leave the information singular; give more"])
+        best[s] = alone.value
+    if goal.criterion.logarithmic:
+        return DesignGoal(goal.criterion, best, _SOFT[0]), offers
+    unit = best if isinstance(goal.criterion, ACriterion) else 1.0 / np.abs(best)
+    scaled = replace(offers, J=offers.J * np.sqrt(unit)[:, None, None, None], M0=offers.M0 * unit[:, None, None])
+    return DesignGoal(
+        goal.criterion, np.full(best.size, 1.0 if isinstance(goal.criterion, ACriterion) else -1.0), _SOFT[0]
+    ), scaled
+
+
+def _equidistant(bought: Purchases, offers: Offers, counts: Array) -> Array | None:
+    """Return as many measurements at equidistant times, evenly among outputs and experiments; None if none fit."""
+    if (bought.time < 0).any():
+        return None
+    lines = np.unique(bought.at.line)
+    each, more = divmod(int(counts.sum()), lines.size)
+    out = np.zeros_like(counts)
+    for i, line in enumerate(lines):
+        own = np.flatnonzero(bought.at.line == line)
+        times, n = bought.at.time[own], each + (i < more)
+        first, last = times.min(), times.max()
+        for wanted in (first + (last - first) * (j + 1) / n for j in range(n)):
+            out[own[np.argmin(np.abs(times - wanted))]] += 1.0
+    return out if np.all(offers.A @ out <= offers.b * (1 + 1e-9)) and counts.sum() else None

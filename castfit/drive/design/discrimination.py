@@ -1,0 +1,334 @@
+"""Designs that tell two models apart: T-optimality (Atkinson and Fedorov 1975).
+
+The model that is known predicts y1; the rival comes as near as it can, and the design keeps it as far away as possible:
+
+    max_w min_theta2  T(w, theta2),    T = c(theta2) + sum_i w_i d_i(theta2),    d_i = ((y1_i - y2_i(theta2)) / s_i)^2
+
+with c from values that were measured already.  Where spreads differ, d_i is twice the Kullback-Leibler divergence
+(Lopez-Fidalgo, Tommasi and Trandafir 2007).  Each fit of the rival to noise-free y1 gives a plane above the minimum:
+
+    T(v) <= c_k + d_k'v  for all designs v
+
+so that a linear program over all planes bounds every design from above, and the next fit is at its solution, or half
+way between it and the best design so far, which ends the wandering that plain cutting planes are known for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.optimize import least_squares, linprog
+
+from castfit._support.arguments import text
+from castfit._support.arrays import Array
+from castfit._support.public_names import public
+from castfit._support.status import InputError, check
+from castfit.drive.design.criteria import ECriterion
+from castfit.drive.design.exact import exact as exact_design
+from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign
+from castfit.drive.design.knowledge import Knowledge, knowledge
+from castfit.problem.problem import Problem
+from castfit.result.result import Result
+from castfit.simulate.output_sensitivities import responses
+
+if TYPE_CHECKING:
+    from castfit.drive.design.candidate import Candidate
+    from castfit.drive.design.purchases import Purchases
+
+_ROUNDS = 60
+_TOLERANCE = 1e-5  # of the gap, relative to the bound
+_FITS = 4  # starts of the first fit of a rival; later ones begin where the one before ended, and at one more
+_FAR = 1e6  # of a residual where the rival cannot be integrated
+_WIDTH = 0.7  # of the logarithm of random starts
+_EXACT_ROUNDS = 12
+_UNUSED = 1e-9  # of a measurement
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False)
+class Discrimination:
+    """Rivals from which a design is to tell the model; create it with `discriminate`.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> len(cf.discriminate(cf.problems.load("bellman").problem).rivals)
+    1
+    """
+
+    rivals: tuple[Any, ...]
+
+
+def discriminate(*rivals: Result | Problem) -> Discrimination:
+    """Say that a design should tell the model from rivals, however well these are fitted to what it predicts.
+
+    Parameters
+    ----------
+    *rivals : Result or Problem
+        Models with outputs of the same names.  Where both the model and the rival are results, the values that were
+        measured count: a rival must describe them, too.  Of several rivals the nearest one counts.
+
+    Raises
+    ------
+    InputError
+        For what is neither.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> pilot = cf.Experiment({"x": [0.7, 0.4]}, [1, 2], sigma=0.05)
+    >>> first, second = (
+    ...     cf.Problem(cf.Model({x: -k * x**n}, parameters=[k], initial={x: 1.0}), pilot, parameters={"k": 0.5})
+    ...     for n in (1, 2)
+    ... )
+    >>> design = cf.design(first, cf.Candidate([0.5, 1, 2, 4, 8]), budget=3, criterion=cf.discriminate(second))
+    >>> design.table["time"], design.table["count"]
+    (array([0.5, 8. ]), array([1, 2]))
+    """
+    given: tuple[Any, ...] = rivals
+    wrong = [text(r) for r in given if not isinstance(r, (Result, Problem))]
+    wrong = [f"a rival is {shown}; give a Result or a Problem" for shown in wrong]
+    check("discriminate", wrong or ([] if rivals else ["there is no rival; give a Result or a Problem"]))
+    return Discrimination(rivals)
+
+
+@dataclass(frozen=True, eq=False)
+class DiscriminatingDesign:
+    """A design against rivals: counts, T there, that at equidistant times, the relaxed design, and fits made."""
+
+    counts: Array
+    value: float
+    relaxed: RelaxedDesign
+    goal: DesignGoal
+    evenly: float
+    fits: int
+
+
+@dataclass(eq=False)
+class _Rival:
+    """A rival model beside the one that is known: its misfit, and the best fits so far."""
+
+    known: Knowledge
+    bought: Purchases
+    rival: Knowledge
+    measured: bool
+    spreads: bool
+    rng: np.random.Generator
+    found: list[Array] = field(default_factory=list[Array])
+    fits: int = 0
+
+    def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
+        rival, known, n = replace(self.rival, thetas=theta[None]), self.known, theta.size
+        old, slopes = [np.empty(0)], [np.empty((0, n))]
+        for condition in known.posed.conditions if self.measured else ():
+            other = next(c for c in rival.posed.conditions if c.name == condition.name)
+            times, place = np.unique(condition.points.times, return_inverse=True)
+            outputs, mask = known.posed.outputs, condition.points.mask
+            one = responses(known.posed, condition, times, known.thetas[0], known.options, outputs=outputs)
+            two = responses(rival.posed, other, times, theta, known.options, outputs=outputs)
+            if one is None or two is None:
+                raise InputError("discriminate", [f"{condition.name}: the models could not be integrated"])
+            factors = np.array([1.0 if o is None or o.group < 0 else known.sigmas[o.group] for o in condition.observed])
+            s = condition.points.sigma * factors
+            old.append(((one.values - two.values)[place] / s)[mask])
+            slopes.append((-two.slopes[place] / s[:, :, None])[mask])
+        every = [self._roots(k, rival) for k in range(len(known.candidates))]
+        new = [one for one, candidate in zip(every, known.candidates, strict=True) if not candidate.fixed]
+        for (root, slope), candidate in zip(every, known.candidates, strict=True):
+            if candidate.fixed:  # it is done anyway
+                old.append(root.ravel())
+                slopes.append(slope.reshape(-1, n))
+        roots, derivatives = (np.concatenate(part) for part in zip(*new, strict=True))
+        return np.concatenate(old), roots, np.concatenate(slopes), derivatives
+
+    def _roots(self, k: int, rival: Knowledge) -> tuple[Array, Array]:
+        """Return per purchase of candidate k the roots of d, (n, values), and their derivatives by theta."""
+        values = self.bought.values[0][k]
+        two = rival.values(k, values.times, outputs=values.outputs)
+        gap = values.mu - two.mu
+        root = gap / values.s
+        slope = -two.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * (two.s / values.s)[..., None]
+        if self.spreads:
+            ratio = values.s / two.s
+            root = np.sign(gap) * np.sqrt(np.maximum((gap / two.s) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
+        shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.known.candidates[k].together]
+        if shape[0] == -1:
+            root, slope = root.T, np.swapaxes(slope, 0, 1)
+        root, slope = root.reshape(shape), slope.reshape(*shape, slope.shape[-1])
+        more = (0, self._width - root.shape[1])
+        return np.pad(root, ((0, 0), more)), np.pad(slope, ((0, 0), more, (0, 0)))
+
+    @property
+    def _width(self) -> int:
+        pairs = zip(self.known.candidates, self.bought.values[0], strict=True)
+        return max({"output": 1, "time": v.mu.shape[1], "experiment": v.mu.size}[c.together] for c, v in pairs)
+
+    def nearest(self, w: Array) -> tuple[float, float, Array]:
+        """Return T at w by the nearest fit found, and its plane: constant and d (N,)."""
+        used = w > _UNUSED
+        root, (lower, upper) = np.sqrt(w[used])[:, None], self.rival.posed.bounds
+        last: dict[bytes, tuple[Array, Array]] = {}
+
+        def at(theta: Array) -> tuple[Array, Array]:
+            if theta.tobytes() not in last:
+                last.clear()
+                try:
+                    old, new, old_slopes, slopes = self.roots(theta)
+                    rows = (root[..., None] * slopes[used]).reshape(-1, theta.size)
+                    found = np.concatenate([old, (root * new[used]).ravel()]), np.concatenate([old_slopes, rows])
+                except InputError:  # of integration: as far as can be
+                    found = np.full(size, _FAR), np.zeros((size, theta.size))
+                last[theta.tobytes()] = found
+            return last[theta.tobytes()]
+
+        guess, size = self.rival.thetas[0], 1
+        size = at(guess)[0].size
+        width = _WIDTH * np.where(self.rival.posed.log, 1.0, np.abs(guess) + 0.1)
+        wild: list[Array] = [
+            guess + width * self.rng.standard_normal(guess.size) for _ in range(1 if self.found else _FITS)
+        ]
+        with np.errstate(invalid="ignore"):
+            low, high = lower + 1e-9 * (1.0 + np.abs(lower)), upper - 1e-9 * (1.0 + np.abs(upper))
+        low, high = np.where(np.isfinite(low), low, lower), np.where(np.isfinite(high), high, upper)
+        best: Any = None
+        starts: list[Array] = [*(self.found[-1:] or [guess]), *wild]
+        for start in starts:
+            self.fits += 1
+            found: Any = least_squares(
+                lambda theta: at(theta)[0],
+                np.clip(start, low, high),
+                "2-point" if self.spreads else lambda theta: at(theta)[1],
+                bounds=(lower, upper), x_scale="jac", xtol=1e-10, ftol=1e-10, gtol=1e-10,
+            )  # fmt: skip
+            best = found if best is None or found.cost < best.cost else best
+        theta = np.asarray(best.x)
+        self.found.append(theta)
+        old, new, _, _ = self.roots(theta)
+        return 2.0 * float(best.cost), float(old @ old), np.sum(new**2, axis=1)
+
+
+def discriminated(
+    known: Knowledge,
+    bought: Purchases,
+    criterion: Discrimination,
+    candidates: Sequence[Candidate],
+    *,
+    exact: bool,
+    evenly: Callable[[Array], Array | None],
+    rng: np.random.Generator,
+    stop: Callable[[], bool],
+) -> DiscriminatingDesign:
+    """Choose what tells the model from its rivals."""
+    rivals = [_rival(known, bought, rival, candidates, rng) for rival in criterion.rivals]
+    offers = bought.offers
+    planes: list[tuple[float, Array]] = []
+
+    def nearest(w: Array) -> float:
+        found = [rival.nearest(w) for rival in rivals]
+        planes.extend((constant, d) for _, constant, d in found)
+        return min(value for value, _, _ in found)
+
+    w = best = _first(offers)
+    value, bound, weights, y = -np.inf, np.inf, np.ones(1), np.zeros(len(offers.b))
+    for k in range(_ROUNDS):
+        here = nearest(w)
+        value, best = (here, w) if here > value else (value, best)
+        ideal, bound, weights, y = _best_above(planes, offers)
+        if bound - value <= _TOLERANCE * abs(bound) or stop():
+            break
+        w = ideal if k % 2 == 0 else 0.5 * (ideal + best)
+    sensitivity = weights @ np.array([d for _, d in planes])
+    relaxed = RelaxedDesign(best, -value, -bound, sensitivity, y, len(planes))
+    counts = best
+    if exact:
+        counts, value = _whole(offers, bought, best, planes, nearest, rng, stop)
+    even = evenly(counts) if exact else None
+    even_value = np.nan if even is None else nearest(even)
+    goal = DesignGoal(ECriterion(1))
+    return DiscriminatingDesign(counts, value, relaxed, goal, even_value, sum(r.fits for r in rivals))
+
+
+def _whole(
+    offers: Offers, bought: Purchases, best: Array, planes: list[tuple[float, Array]], nearest: Any, rng: Any, stop: Any
+) -> tuple[Array, float]:
+    """Return whole numbers, by exchange below all planes, until the rival's fit there meets them.
+
+    The least of  c_k + d_k'n  is the least eigenvalue of a diagonal matrix: E-optimality.
+    """
+    counts, value = np.zeros_like(best), -np.inf
+    for _ in range(_EXACT_ROUNDS):
+        d = np.array([d for _, d in planes])
+        J = np.zeros((1, best.size, len(d), len(d)))
+        J[0, :, range(len(d)), range(len(d))] = np.sqrt(d)
+        below = replace(offers, J=J, M0=np.diag([c for c, _ in planes])[None])
+        trial = exact_design(DesignGoal(ECriterion(len(d))), below, bought.at, best, rng=rng, starts=1, stop=stop)
+        promised = float(-DesignGoal(ECriterion(len(d))).values(below.information(trial)))
+        here = nearest(trial)
+        counts, value = (trial, here) if here > value else (counts, value)
+        if promised - value <= 1e-3 * abs(promised) or stop():
+            break
+    return counts, value
+
+
+def _best_above(planes: list[tuple[float, Array]], offers: Offers) -> tuple[Array, float, Array, Array]:
+    """Return the design that is best as far as planes tell, its bound, what each plane weighs, and budgets' prices."""
+    c, d = np.array([c for c, _ in planes]), np.array([d for _, d in planes])
+    N, m = d.shape[1], len(offers.b)
+    unit = max(float(d.max()), 1e-300)
+    found: Any = linprog(
+        np.append(offers.price / unit, -1.0),
+        A_ub=np.block([[-d / unit, np.ones((len(d), 1))], [offers.A, np.zeros((m, 1))]]),
+        b_ub=np.concatenate([c / unit, offers.b]),
+        bounds=[*((0.0, None if np.isinf(u) else u) for u in offers.u), (None, None)],
+        method="highs",
+    )
+    marginals = -np.asarray(found.ineqlin.marginals)
+    return np.asarray(found.x[:N]), float(-found.fun) * unit, marginals[: len(d)], marginals[len(d) :] * unit
+
+
+def _first(offers: Offers) -> Array:
+    """Return the budget, evenly spent."""
+    w = np.ones(offers.count)
+    with np.errstate(divide="ignore"):
+        most = np.min(offers.b / (offers.A @ w), initial=np.inf)
+    return np.minimum(w * (most if np.isfinite(most) else 1.0), offers.u)
+
+
+def _rival(
+    known: Knowledge, bought: Purchases, given: Any, candidates: Sequence[Candidate], rng: np.random.Generator
+) -> _Rival:
+    """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
+    from castfit.drive.design.candidate import with_fields
+
+    mistakes: list[str] = []
+    problem: Any = given.problem if isinstance(given, Result) else given
+    outputs = {o for c in known.candidates for o in c.outputs}
+    lacking = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
+    check("discriminate", [f"the rival has no output '{o}'; give it one of that name" for o in lacking])
+    named = zip(candidates, known.candidates, known.labels, strict=True)
+    own = [with_fields(c, outputs=full.outputs, name=label, sigma={"": 1.0}) for c, full, label in named]
+    rival = knowledge(given, own, mistakes, samples=1, where="discriminate")
+    names = {c.name for c in rival.posed.conditions}
+    measured = known.fitted and rival.fitted
+    if measured and not {c.name for c in known.posed.conditions} <= names:
+        check("discriminate", ["the rival was fitted to other experiments; fit both models to the same data"])
+    spreads = any(_computed(known, k) for k in range(len(own)))
+    if spreads:
+        spread = [with_fields(c, sigma=None) for c in own]
+        rival = knowledge(given, spread, mistakes, samples=1, where="discriminate")
+    return _Rival(known, bought, rival, measured, spreads, rng)
+
+
+def _computed(known: Knowledge, k: int) -> bool:
+    """Tell whether the spread of an output of candidate k moves with the quantities."""
+    condition, outputs = known.condition(k), known.candidates[k].outputs
+    return any(
+        o is not None and o.computed and known.candidates[k].sigma_of(n) is None
+        for n, o in zip(known.extended.outputs, condition.observed, strict=True)
+        if n in outputs
+    )

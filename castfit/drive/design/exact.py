@@ -1,0 +1,220 @@
+"""Exact designs: whole numbers of measurements, from weights, by rounding, filling and exchange.
+
+The weights of a relaxed design are merged where they stand on neighbouring times, rounded efficiently (Pukelsheim and
+Rieder 1992), filled up while the budget lasts, and improved by exchanges of one measurement for another (Fedorov 1972),
+of which only those that the gradient ranks first are evaluated.  Each is as good as it says, beside the bound of the
+relaxed design, which no exact one can pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.drive.design.interior_point import DesignGoal, Offers, tangent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from castfit._support.arrays import Array, Index, Mask
+
+_ENTERING = 30  # candidates that the gradient ranks first
+_ALL = 2000  # matrices: up to so many, all candidates are tried
+_SMOOTH = 0.05  # of the value: how much E is smoothed where candidates are ranked
+_SUPPORT = 1e-4  # of a measurement, or of the largest weight: below, a weight counts as none
+_SWEEPS = 200
+_PAIRS = 30  # measurements: up to so many, pairs are exchanged, too, where costs differ
+_RIDGE = 1e-7  # of the information of one measurement of everything, while a design is incomplete
+_BETTER = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Where candidates stand: those of one `line` (N,) differ in `time` (N,) only, by at least `spacing` (N,) if used.
+
+    group (N,) : lines of one sample, of which several outputs may be measured at the same time
+    """
+
+    line: Index
+    group: Index
+    time: Array
+    spacing: Array
+
+    def too_near(self, used: Index) -> Mask:
+        """Tell which candidates stand too near to those that are used."""
+        found = np.zeros(self.line.size, dtype=bool)
+        for k in used:
+            near = (self.group == self.group[k]) & (np.abs(self.time - self.time[k]) < self.spacing * (1 - 1e-9))
+            same = (self.time == self.time[k]) & (self.line != self.line[k])
+            found |= near & ~same
+        return found
+
+
+def merged(w: Array, at: Positions) -> Array:
+    """Return weights whose neighbours in time, up to two steps apart, are put together at their mean."""
+    out = np.zeros_like(w)
+    used = w > _SUPPORT * max(1e-300, float(w.max()))
+    for line in np.unique(at.line):
+        places = np.flatnonzero(at.line == line)
+        places = places[np.argsort(at.time[places], kind="stable")]
+        ranks = np.flatnonzero(used[places])
+        for ranks_of in np.split(ranks, np.flatnonzero(np.diff(ranks) > 2) + 1) if ranks.size else []:
+            mine = places[ranks_of]
+            mean = float(np.average(at.time[mine], weights=w[mine]))
+            out[mine[np.argmin(np.abs(at.time[mine] - mean))]] = w[mine].sum()
+    return out
+
+
+def rounded_weights(w: Array, total: int) -> Array:
+    """Return whole numbers that add up to `total`, in the proportions of w, efficiently.
+
+    Pukelsheim and Rieder (1992), section 5: ceilings of  (total - l / 2) w_i,  l the size of the support, then one more
+    where n_i / w_i is least, or one less where (n_i - 1) / w_i is largest, until they fit.
+    """
+    share, support = w / w.sum(), np.flatnonzero(w)
+    counts = np.zeros_like(w)
+    if total < support.size:
+        counts[support[np.argsort(-share[support])[:total]]] = 1.0
+        return counts
+    counts[support] = np.ceil((total - 0.5 * support.size) * share[support])
+    while counts.sum() < total:
+        counts[support[np.argmin(counts[support] / share[support])]] += 1.0
+    while counts.sum() > total:
+        counts[support[np.argmax((counts[support] - 1.0) / share[support])]] -= 1.0
+    return counts
+
+
+def exact(
+    goal: DesignGoal,
+    offers: Offers,
+    at: Positions,
+    w: Array,
+    *,
+    starts: int = 6,
+    rng: np.random.Generator,
+    stop: Callable[[], bool] = bool,
+) -> Array:
+    """Return a design of whole numbers (N,) near weights w (N,) of the relaxed one, the best of several starts."""
+    search = _Exchange(goal, offers, at)
+    weights = merged(w, at)
+    best = search.improved(search.filled(search.rounded(weights)), stop)
+    for k in range(starts):
+        if stop():
+            break
+        # From near the weights, and from anywhere: with few measurements the best may be far from them.
+        chances = weights * rng.exponential(size=w.size)
+        near = search.filled(search.rounded(chances * weights.sum() / chances.sum())) if k % 2 else search.drawn(rng)
+        other = search.improved(near, stop)
+        if search.value(other) < search.value(best) - _BETTER:
+            best = other
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class _Exchange:
+    goal: DesignGoal
+    offers: Offers
+    at: Positions
+
+    def value(self, counts: Array) -> float:
+        """Return the criterion, infinite for a singular design."""
+        return float(self.goal.values(self.offers.information(counts)) + self.offers.price @ counts)
+
+    def rounded(self, w: Array) -> Array:
+        """Return whole numbers near w that fit."""
+        offers, costs = self.offers, self.offers.A[:, w > 0]
+        even = len(offers.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max()
+        if even and w.sum() > 0 and not np.isfinite(offers.u).any():
+            return rounded_weights(w, int(offers.b[0] / costs.max() + 1e-9))
+        counts = np.zeros_like(w)
+        for i in np.argsort(-w, kind="stable")[: int(np.count_nonzero(w))]:
+            wanted = counts.copy()
+            wanted[i] = np.floor(w[i] + 1e-6)
+            if wanted[i] and self._possible(counts)[i] and offers.fits(wanted):
+                counts = wanted
+        return counts
+
+    def drawn(self, rng: np.random.Generator) -> Array:
+        """Return a design by chance, which uses up the budget or reaches the size of a large one."""
+        counts = np.zeros(self.offers.count)
+        for _ in range(_PAIRS):
+            free = np.flatnonzero(self._possible(counts))
+            if not free.size:
+                break
+            counts[rng.choice(free)] += 1.0
+        return self.filled(counts)
+
+    def _possible(self, counts: Array) -> Mask:
+        """Tell which candidates one more may be bought of."""
+        offers = self.offers
+        left = offers.b - offers.A @ counts
+        free = np.all(left[:, None] * (1 + 1e-9) + 1e-12 >= offers.A, axis=0) & (counts + 1 <= offers.u + 1e-9)
+        if self.at.spacing.any():
+            free &= ~self.at.too_near(np.flatnonzero(counts))
+        return free
+
+    def _entering(self, counts: Array) -> tuple[Index, Array]:
+        """Return candidates that may enter, the most promising ones, and what each leads to."""
+        offers, ridge = self.offers, self._ridge
+        free = np.flatnonzero(self._possible(counts))
+        if not free.size:
+            return free, np.empty(0)
+        lent = Offers(offers.J, offers.M0 + ridge, offers.A, offers.b, offers.u, offers.price)
+        M = lent.information(counts)
+        if free.size * len(M) > _ALL:
+            size = float(np.abs(self.goal.criterion.values(M)).mean())
+            found = tangent(self.goal, lent, counts, _SMOOTH * size, curved=False)
+            if found is not None:
+                free = free[np.argsort(-found.h[free], kind="stable")[:_ENTERING]]
+        J = offers.J[:, free]
+        trial = M[None] + np.swapaxes(np.swapaxes(J, -1, -2) @ J, 0, 1)
+        return free, self.goal.values(trial) + offers.price[free] + float(offers.price @ counts)
+
+    @property
+    def _ridge(self) -> Array:
+        """Return a little of everything, which makes incomplete designs comparable, (S, n, n)."""
+        every = np.einsum("sNki,sNki->si", self.offers.J, self.offers.J) / self.offers.count
+        return _RIDGE * np.array([np.diag(d) for d in np.where(every > 0.0, every, 1.0)])
+
+    def filled(self, counts: Array) -> Array:
+        """Return the design with more measurements, one by one the best, as long as they fit and help."""
+        while True:
+            free, values = self._entering(counts)
+            now = float(self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts)
+            if not free.size or not values.min() < now - _BETTER:
+                return counts
+            counts = counts.copy()
+            counts[free[np.argmin(values)]] += 1.0
+
+    def improved(self, counts: Array, stop: Callable[[], bool]) -> Array:
+        """Return the design after exchanges, until none helps."""
+        value = self.value(counts)
+        A = self.offers.A
+        uneven = bool(A.size and np.ptp(A, axis=1).any())
+        for _ in range(_SWEEPS):
+            found = self._exchanged(counts, value, [(j,) for j in np.flatnonzero(counts)])
+            if found is None and uneven and counts.sum() <= _PAIRS:  # one dear measurement for two cheap ones
+                found = self._exchanged(counts, value, list(combinations(np.flatnonzero(counts), 2)))
+            if found is None or stop():
+                break
+            counts, value = found
+        return counts
+
+    def _exchanged(self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]]) -> tuple[Array, float] | None:
+        """Return the best design in which others are in the place of some, with its value; None if none is better."""
+        best: tuple[Array, float] | None = None
+        for out in leaving:
+            trial = counts.copy()
+            trial[list(out)] -= 1.0
+            free, values = self._entering(trial)
+            if not free.size:
+                continue
+            trial[free[np.argmin(values)]] += 1.0
+            trial = self.filled(trial)
+            here, least = self.value(trial), value if best is None else best[1]
+            if here < least - _BETTER * max(1.0, abs(least) if np.isfinite(least) else 1.0):
+                best = trial, here
+        return best

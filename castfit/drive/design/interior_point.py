@@ -1,0 +1,346 @@
+"""The relaxed design: weights w that may be any numbers, by a primal-dual interior point method, with its certificate.
+
+    min f(w)   with  A w <= b,  0 <= w <= u
+
+Notation
+--------
+w (N,)   how often each candidate is measured;  u (N,) at most;  A (m, N), b (m,) budgets, s = b - A w what is left
+y (m,)   multipliers of the budgets: what one more unit is worth;  l, r (N,) those of 0 <= w and of w <= u
+V (N, r) V V' is the Hessian of f (castfit.drive.design.criteria)
+
+Newton's step on the conditions  g + A'y - l + r = 0,  l w = mu,  r (u - w) = mu,  y s = mu  has the matrix
+
+    diag(l / w + r / (u - w)) + V V' + A' diag(y / s) A
+
+a diagonal and few columns more: by Woodbury's formula it costs O(N r^2), and no N x N matrix is made.
+
+Certificate (Frank and Wolfe 1956).  From the criterion's tangent  f(v) >= offset - h'v,  h_i = tr(G M_i),  follows for
+every design v, by the duality of linear programs, with any y >= 0
+
+    f(v) >= offset - b'y - sum_i u_i max(0, h_i - A_i'y)
+
+so that f(w) minus this bounds what any design can be better by.  For one budget of sum w <= 1, M0 = 0 and D it is the
+equivalence theorem, tr(M^-1 M_i) <= n (Kiefer and Wolfowitz 1960).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.drive.design.criteria import InformationCriterion, Tangent
+
+_SHRINK = 0.15  # of the complementarity: where the next step aims
+_NEAR = 10.0  # times what complementarity amounts to in all
+_BOUNDARY = 0.995  # of the way to it
+_DECREASE = 1e-4
+_REFINEMENTS = 2
+_LIFTS = (0.0, 1e-14, 1e-12, 1e-9)
+_STEPS = 120
+_FEW, _NEARLY = 1e-5, 1e-2  # weight, of the largest; sensitivity, below that of those in use: these matter
+_STALLED = 12  # steps without a smaller gap
+
+
+@dataclass(frozen=True, eq=False)
+class Offers:
+    """What can be bought: the candidates as rows, and what they cost.
+
+    J (S, N, k, n) : rows of each candidate at each of S samples of the quantities, in relative changes
+    M0 (S, n, n) : what is known without them
+    A (m, N), b (m,) : budgets;  u (N,) : how often at most, infinite where nothing is said
+    price (N,) : what one costs in units of the criterion
+    """
+
+    J: Array
+    M0: Array
+    A: Array
+    b: Array
+    u: Array
+    price: Array
+
+    @property
+    def count(self) -> int:
+        """Number of candidates."""
+        return self.J.shape[1]
+
+    def information(self, w: Array) -> Array:
+        """Return M(w) at each sample, (S, n, n)."""
+        used = np.flatnonzero(w)
+        rows = self.J[:, used] * np.sqrt(w[used])[:, None, None]
+        rows = rows.reshape(len(rows), -1, rows.shape[-1])
+        return self.M0 + np.swapaxes(rows, 1, 2) @ rows
+
+    def only(self, kept: Index) -> Offers:
+        """Return some of the candidates."""
+        return replace(self, J=self.J[:, kept], A=self.A[:, kept], u=self.u[kept], price=self.price[kept])
+
+    def fits(self, w: Array) -> bool:
+        """Tell whether a design is within all budgets."""
+        return bool(np.all(self.A @ w <= self.b * (1 + 1e-9) + 1e-12) and np.all(w <= self.u + 1e-9))
+
+
+@dataclass(frozen=True, eq=False)
+class DesignGoal:
+    """A criterion over samples: the mean, or the largest of  f_s - best_s  (softened by b while it is minimised).
+
+    best (S,) : what each sample's own best design reaches;  None: the mean over samples
+    """
+
+    criterion: InformationCriterion
+    best: Array | None = None
+    b: float = 30.0
+
+    def values(self, M: Array) -> Array:
+        """Return what is to be small, of informations (..., S, n, n), prices apart."""
+        each = self.criterion.values(M)
+        return each.mean(-1) if self.best is None else (each - self.best).max(-1)
+
+    def efficiency(self, value: float, bound: float) -> float:
+        """Return the share of the best possible that a design reaches."""
+        return self.criterion.efficiency(value, bound)
+
+
+@dataclass(frozen=True, eq=False)
+class GoalTangent:
+    """What a step needs of a goal at w: value, smoothed value, gradient g (N,), V (N, r), h (N,) and offset."""
+
+    value: float
+    smooth: float
+    g: Array
+    V: Array
+    h: Array
+    offset: float
+
+
+def tangent(goal: DesignGoal, offers: Offers, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
+    """Return a goal's tangent at w; None where the information is singular."""
+    criterion, M = goal.criterion, offers.information(w)
+    found: list[Tangent] = []
+    for information, known in zip(M, offers.M0, strict=True):
+        one = criterion.tangent(information, known, nu)
+        if one is None:
+            return None
+        found.append(one)
+    each = np.array([one.value for one in found])
+    smooth = np.array([one.smooth for one in found])
+    if goal.best is None:
+        q, value, whole = np.full(each.size, 1.0 / each.size), float(each.mean()), float(smooth.mean())
+    else:
+        behind = goal.b * (smooth - goal.best)
+        q = np.exp(behind - behind.max())
+        value, whole = float((each - goal.best).max()), float(behind.max() + np.log(q.mean())) / goal.b
+        q /= q.sum()
+    H = np.array(
+        [np.einsum("Nki,ij,Nkj->N", J, one.G, J, optimize=True) for J, one in zip(offers.J, found, strict=True)]
+    )
+    h = q @ H - offers.price
+    best = 0.0 if goal.best is None else goal.best
+    offset = float(q @ (np.array([one.offset for one in found]) - best))
+    parts: list[Array] = []
+    if curved:
+        parts = [np.sqrt(p) * one.curvature(J) for p, J, one in zip(q, offers.J, found, strict=True)]
+        if goal.best is not None and len(found) > 1:
+            parts.append((np.sqrt(goal.b * q)[:, None] * (H - q @ H)).T)
+    V = np.concatenate(parts, axis=1) if parts else np.empty((offers.count, 0))
+    paid = float(offers.price @ w)
+    return GoalTangent(value + paid, whole + paid, -h, V, h, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxedDesign:
+    """The best weights, and what is certain of all others.
+
+    w (N,), value : f there;  bound : no design has less
+    sensitivity (N,) : h_i, what a little more of a candidate is worth;  y (m,) : what budgets are worth
+    """
+
+    w: Array
+    value: float
+    bound: float
+    sensitivity: Array
+    y: Array
+    steps: int
+    mu: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """By how much any other design can be better at most."""
+        return self.value - self.bound
+
+
+def bound_at(found: GoalTangent, offers: Offers, y: Array) -> float:
+    """Return the certificate: what no design is below, from the tangent at one and prices y >= 0 of the budgets."""
+    cost, open_ = y @ offers.A, ~np.isfinite(offers.u)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        short = np.where(found.h > 0.0, found.h / cost, 0.0)[open_]
+    factor = max(1.0, float(np.max(short, initial=0.0)))
+    if not np.isfinite(factor):
+        return -np.inf
+    excess = np.maximum(found.h - factor * cost, 0.0)[~open_]
+    return found.offset - factor * float(offers.b @ y) - float(excess @ offers.u[~open_])
+
+
+def relaxed(
+    goal: DesignGoal,
+    offers: Offers,
+    tolerance: float = 1e-8,
+    start: Array | None = None,
+    stop: Callable[[], bool] = bool,
+) -> RelaxedDesign | None:
+    """Minimise the goal over weights; None where even all candidates together leave the information singular.
+
+    tolerance : of the certified gap, per quantity for D, relative to the value for the others
+    start (N,) : weights within all bounds
+    stop : asked before each step
+    """
+    found = _solved(goal, offers, tolerance, start, stop)
+    if found is None or found.gap <= tolerance * _scale(goal, found.value) or stop():
+        return found
+    # Rounding has ended it, as it may for E: once more with the few candidates that matter, and the bound of all.
+    worth = found.sensitivity >= (1.0 - _NEARLY) * (found.y @ offers.A)
+    few = np.flatnonzero((found.w > _FEW * found.w.max()) | worth)
+    again = _solved(goal, offers.only(few), tolerance, None, stop)
+    if again is None:
+        return found
+    w = np.zeros(offers.count)
+    w[few] = again.w
+    at = tangent(goal, offers, w, again.mu, curved=False)
+    if at is None or at.value > found.value + tolerance * _scale(goal, found.value):
+        return found
+    bound = max(found.bound, bound_at(at, offers, again.y))
+    return replace(again, w=w, bound=bound, sensitivity=at.h, steps=found.steps + again.steps)
+
+
+def _solved(
+    goal: DesignGoal, offers: Offers, tolerance: float, start: Array | None, stop: Callable[[], bool]
+) -> RelaxedDesign | None:
+    """Take the steps."""
+    A, b, N = offers.A, offers.b, offers.count
+    with np.errstate(divide="ignore"):
+        u = np.minimum(offers.u, np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf))
+    inside = _inside(A, b, u)
+    w = inside if start is None else 0.9 * start + 0.1 * inside
+    first = tangent(goal, offers, w, 1.0, curved=False)
+    if first is None:
+        return None
+    scale = _scale(goal, first.value)
+    mu = 0.1 * scale
+    s = b - A @ w
+    left, right, y = (np.asarray(mu / of, dtype=float) for of in (w, u - w, s))
+    best: RelaxedDesign | None = None
+    waited = step = 0
+    for step in range(_STEPS):
+        at = tangent(goal, offers, w, mu)
+        if at is None:
+            break
+        bound = bound_at(at, offers, y)
+        if best is None or at.value - bound < best.gap or at.value < best.value - tolerance * scale:
+            waited = 0
+            bound = bound if best is None else max(bound, best.bound)
+            if best is None or at.value <= best.value + tolerance * scale:
+                best = RelaxedDesign(w, at.value, bound, at.h, y, step, mu)
+            else:
+                best = replace(best, bound=bound)
+        else:
+            waited += 1
+        scale = _scale(goal, best.value)
+        if best.gap <= tolerance * scale or waited > _STALLED or stop():
+            break
+        complementarity = float(left @ w + right @ (u - w) + y @ s) / (2 * N + b.size)
+        unbalanced = float(np.max(np.abs(at.g + A.T @ y - left + right)))
+        # The next mu only near the central path: E is lost otherwise, A and c take twice as many steps.
+        mu = min(mu, complementarity * (_SHRINK if unbalanced <= _NEAR * N * complementarity else 1.0))
+        gradient = np.asarray(at.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
+        try:
+            solve = _solver(left / w + right / (u - w), at.V)
+            first, across = np.split(solve(np.column_stack([-gradient + A.T @ (mu / s - y), A.T])), [1], axis=1)
+            dy = _solve(A @ across + np.diag(s / y), A @ first[:, 0] + mu / y - s)
+        except np.linalg.LinAlgError:  # rounding ends it: the best so far says how good it is
+            break
+        dw = first[:, 0] - across @ dy
+        ds = -A @ dw
+        dleft, dright = mu / w - left - left * dw / w, mu / (u - w) - right + right * dw / (u - w)
+        primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
+        dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
+        slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu)
+        for _ in range(30):
+            trial = _barrier(goal, offers, w + primal * dw, u, mu)
+            if trial <= now + _DECREASE * primal * slope + 1e-13 * abs(now):
+                break
+            primal *= 0.5
+        w = w + primal * dw
+        s = b - A @ w
+        left, right, y = left + dual * dleft, right + dual * dright, y + dual * dy
+    return best and replace(best, steps=step)
+
+
+def _scale(goal: DesignGoal, value: float) -> float:
+    """Return the unit of the gap: 1 where the criterion is a logarithm, the value itself of others."""
+    return 1.0 if goal.criterion.logarithmic else abs(value) or 1.0
+
+
+def _inside(A: Array, b: Array, u: Array) -> Array:
+    """Return weights well inside all bounds: budgets shared evenly."""
+    shares = np.where(A > 0, (b / np.maximum(np.sum(A > 0, axis=1), 1))[:, None] / np.where(A > 0, A, 1.0), np.inf)
+    return 0.5 * np.minimum(u, np.min(shares, axis=0, initial=np.inf))
+
+
+def _barrier(goal: DesignGoal, offers: Offers, w: Array, u: Array, mu: float) -> float:
+    s = offers.b - offers.A @ w
+    if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
+        return np.inf
+    at = tangent_value(goal, offers, w, mu)
+    return at - mu * float(np.log(w).sum() + np.log(u - w).sum() + np.log(s).sum())
+
+
+def tangent_value(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> float:
+    """Return the smoothed goal alone."""
+    found = tangent(goal, offers, w, nu, curved=False)
+    return np.inf if found is None else found.smooth
+
+
+def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
+    """Return how to solve  (diag + V V') X = R  by whichever of two ways is smaller: N x N, or Woodbury's (1950)."""
+    N, r = V.shape
+    scaled = V / diagonal[:, None]
+    inner = _factor(V @ V.T + np.diag(diagonal) if r >= N else V.T @ scaled + np.eye(r))
+
+    def once(R: Array) -> Array:
+        if r >= N:
+            return cho_solve(inner, R, check_finite=False)
+        return R / diagonal[:, None] - scaled @ cho_solve(inner, scaled.T @ R, check_finite=False)
+
+    def solve(R: Array) -> Array:
+        X = once(R)
+        for _ in range(_REFINEMENTS):  # what cancellation has lost
+            X = X + once(R - diagonal[:, None] * X - V @ (V.T @ X))
+        return X
+
+    return solve
+
+
+def _factor(matrix: Array) -> Any:
+    """Return a Cholesky factorization, of a little more than the matrix where rounding has made it indefinite."""
+    size = np.diag(matrix).copy()
+    for lift in _LIFTS:
+        try:
+            return cho_factor(matrix + np.diag(lift * size), check_finite=False)
+        except np.linalg.LinAlgError:
+            continue
+    raise np.linalg.LinAlgError
+
+
+def _solve(matrix: Array, right: Array) -> Array:
+    return np.asarray(np.linalg.solve(matrix, right), dtype=float)
+
+
+def _reach(x: Array, dx: Array) -> float:
+    """Return how far along dx the positive x may go, at most 1."""
+    falling = dx < 0
+    return min(1.0, _BOUNDARY * float(np.min(-x[falling] / dx[falling], initial=np.inf)))

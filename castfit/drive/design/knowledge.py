@@ -1,0 +1,451 @@
+"""What is known before, and what candidates would tell: rows of Fisher's information in relative changes.
+
+Every candidate is an experiment of an extended problem, whose quantities are those of the problem and, where it begins
+from free initial states or has local parameters, own ones.  A value with prediction mu and spread s brings the rows
+
+    sqrt(kappa) mu' / s    and, where s moves with the quantities,    sqrt(lambda) s' / s
+
+with kappa = 1, lambda = 2 for normal errors, mu' and s' by relative changes u: of the logarithm of a quantity, or of a
+quantity divided by its size.  Unknown constant spreads that are eliminated change nothing: their block is apart.
+
+A weak prior, of a standard deviation of a hundred thousand times each value, stands for nothing known, so that every
+matrix has an inverse; what is known to no better than a tenth of that counts as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import text
+from castfit._support.reprs import listed
+from castfit._support.status import InputError, check, suggest
+from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.gaussian import Gaussian, LogNormal
+from castfit.densities.noise.robust import HeavyTailed
+from castfit.drive.design.candidate import Candidate, with_fields
+from castfit.experiment.experiment import Experiment, SteadyStart
+from castfit.experiment.measurements import Relative
+from castfit.integrate import IntegratorOptions
+from castfit.problem.parameters import Parameter
+from castfit.problem.problem import Problem
+from castfit.result.result import Result
+from castfit.simulate.output_sensitivities import Responses, responses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.densities.noise.density import Noise
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.quantities import Quantity
+
+WEAK = 1e-10  # the information that stands for nothing known
+UNKNOWN = 1e4  # relative standard deviation from which a quantity counts as unknown
+_TOLERANCE = 1e-8  # of the integration, so that directions without information have none
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedValues:
+    """Values of one candidate's outputs that could be measured.
+
+    times (n,), outputs (q,);  mu, s (n, q) : predictions, and standard deviations in the unit of the output
+    rows (n, q, 2, n_u) : what each tells, in relative changes
+    """
+
+    times: Array
+    outputs: tuple[str, ...]
+    mu: Array
+    s: Array
+    rows: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """The problem extended by candidates, at one or several points theta.
+
+    problem : whose quantities are wanted;  extended : with an experiment for each candidate, in `labels`
+    thetas (S, n_theta) : of the problem; the first is the estimate;  sigmas : eliminated ones, by group
+    of (n_theta,) : positions of the problem's quantities among the n_u of the extended problem
+    columns : to which of the n_u the extended problem's own theta belongs
+    origins : whose estimate a quantity of a new
+        experiment has, by position in theta, -1 of none
+    """
+
+    problem: Problem
+    extended: Posed
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    thetas: Array
+    sigmas: tuple[float, ...]
+    of: Index
+    columns: Index
+    origins: Index
+    fitted: bool
+    absolute_sigma: bool | None
+    options: IntegratorOptions
+    candidates: tuple[Candidate, ...]
+
+    @cached_property
+    def posed(self) -> Posed:
+        """The problem, worked out, with what the fit assumed of sigmas."""
+        return self.problem.posed.assuming(absolute_sigma=self.absolute_sigma)
+
+    @cached_property
+    def wanted(self) -> Mask:
+        """Which of the n_u are quantities of the problem, (n_u,)."""
+        found = np.zeros(len(self.names), dtype=bool)
+        found[self.of] = True
+        return found
+
+    def theta(self, sample: int = 0) -> Array:
+        """Return theta of the extended problem at a sample."""
+        whole = np.full(len(self.names), np.nan)
+        whole[self.of] = self.thetas[sample]
+        theta = whole[self.columns]
+        own = np.flatnonzero(np.isnan(theta))
+        like = self.origins[own]
+        theta[own] = np.where(like >= 0, self.thetas[sample][like], self.extended.guess[own])
+        return theta
+
+    @cached_property
+    def units(self) -> Array:
+        """What a relative change of 1 is in search scale, (n_u,): 1 of logarithms, else the size of the value."""
+        log, theta = np.zeros(len(self.names), dtype=bool), np.zeros(len(self.names))
+        log[self.columns], theta[self.columns] = self.extended.log, self.theta()
+        return np.where(log | (theta == 0.0), 1.0, np.abs(theta))
+
+    def known(self, sample: int = 0) -> Array:
+        """Return the information that data and priors give, (n_u, n_u)."""
+        theta, n = self.thetas[sample], len(self.names)
+        rows = [self._on(self.posed.priors(theta).jacobian, self.of)]
+        extended = self._on(self.extended.priors(self.theta(sample)).jacobian, self.columns)
+        rows.append(extended[~(extended[:, self.wanted] != 0.0).any(axis=1)])
+        for condition in self.posed.conditions if self.fitted else ():
+            points = condition.points
+            times, place = np.unique(points.times, return_inverse=True)
+            found = self._predicted(self.posed, condition, times, theta, self.posed.outputs)
+            for j, noise in enumerate(condition.observed):
+                at = np.flatnonzero(points.mask[:, j])
+                if noise is not None and at.size:
+                    one = _rows(self.posed, condition, j, found, place[at], points.sigma[at, j], self.sigmas)[2]
+                    rows.append(self._on(one.reshape(-1, one.shape[-1]), self.of))
+        J = np.concatenate(rows)
+        return J.T @ J + WEAK * np.eye(n)
+
+    def values(self, k: int, times: Array, sample: int = 0, *, outputs: Sequence[str] | None = None) -> PredictedValues:
+        """Return what candidate k would tell at times."""
+        candidate, condition = self.candidates[k], self.condition(k)
+        names = tuple(outputs or candidate.outputs)
+        found = self._predicted(self.extended, condition, times, self.theta(sample), names)
+        mu: list[Array] = []
+        s: list[Array] = []
+        rows: list[Array] = []
+        for name in names:
+            j, said = self.extended.outputs.index(name), candidate.sigma_of(name)
+            spread = np.interp(times, condition.points.times, condition.points.sigma[:, j])
+            if isinstance(said, Relative):
+                spread = np.maximum(said.fraction * np.abs(found.values[:, found.names.index(name)]), said.floor)
+                if not np.all(spread > 0.0):
+                    message = (
+                        f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"
+                    )
+                    raise InputError("design", [f"{self.labels[k]}: {message}"])
+            one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, self.sigmas)
+            for part, kept in zip(one, (mu, s, rows), strict=True):
+                kept.append(part)
+        stacked = np.stack(rows, axis=1)
+        whole = self._on(stacked.reshape(-1, stacked.shape[-1]), self.columns).reshape(*stacked.shape[:3], -1)
+        return PredictedValues(times, names, np.stack(mu, 1), np.stack(s, 1), whole)
+
+    def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
+        """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
+        found = self._predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
+        flat = self._on(found.slopes.reshape(-1, found.slopes.shape[-1]), self.columns)
+        return found.values[:, : len(outputs)], flat.reshape(*found.slopes.shape[:2], -1)[:, : len(outputs)]
+
+    def condition(self, k: int) -> Condition:
+        """Return the experiment of candidate k, worked out."""
+        return self._labelled(self.labels[k])
+
+    def _labelled(self, name: str) -> Condition:
+        return next(c for c in self.extended.conditions if c.name == name)
+
+    def _on(self, rows: Any, columns: Index) -> Array:
+        """Return rows by theta (m, n) as rows by relative changes of the n_u quantities."""
+        plain = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
+        whole = np.zeros((plain.shape[0], len(self.names)))
+        for j, column in enumerate(columns):
+            whole[:, column] += plain[:, j]
+        return whole * self.units
+
+    def _predicted(
+        self, posed: Posed, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
+    ) -> Responses:
+        noises = (condition.observed[posed.outputs.index(o)] for o in outputs if o in posed.outputs)
+        asked = tuple(dict.fromkeys((*outputs, *(n for of in noises if of is not None for n in of.predicted))))
+        found = responses(posed, condition, times, theta, self.options, outputs=asked)
+        if found is None:
+            message = "the model could not be integrated there with its sensitivities; change the conditions or times"
+            raise InputError("design", [f"{condition.name}: {message}"])
+        return found
+
+
+def _rows(
+    posed: Posed, condition: Condition, j: int, found: Responses, at: Index, given: Array, sigmas: Sequence[float]
+) -> tuple[Array, Array, Array]:
+    """Return predictions (n,), standard deviations (n,) and rows (n, 2, n_theta) of output j at some of the times."""
+    of = condition.observed[j]
+    assert of is not None
+    mu, slope = (part[at, found.names.index(posed.outputs[j])] for part in (found.values, found.slopes))
+    rows = np.zeros((at.size, 2, slope.shape[1]))
+    s = given * (sigmas[of.group] if of.group >= 0 else 1.0)
+    location, scale = _informations(of.noise)
+    if of.computed:
+        spread = found.names.index(of.predicted[1])
+        s = found.values[at, spread]
+        rows[:, 1] = np.sqrt(scale) * found.slopes[at, spread] / s[:, None]
+    deviation = of.noise.deviation(mu, s)
+    unit = deviation if isinstance(of.noise, (Poisson, NegativeBinomial)) else s
+    unit = unit * mu if isinstance(of.noise, LogNormal) else unit
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rows[:, 0] = np.where(unit[:, None] != 0.0, np.sqrt(location) * slope / unit[:, None], 0.0)
+    return mu, deviation, rows
+
+
+def _informations(noise: Noise) -> tuple[float, float]:
+    """Return kappa and lambda of a noise model, those of the mean and of the logarithm of the spread."""
+    match noise:
+        case Gaussian() | LogNormal():
+            return 1.0, 2.0
+        case HeavyTailed():
+            numbers = noise._numbers  # pyright: ignore[reportPrivateUsage] - what the density is known by
+            return numbers.location, numbers.scale
+        case _:  # counts, whose mean is known as well as their variance says; of the dispersion nothing is claimed
+            return 1.0, 0.0
+
+
+def knowledge(
+    given: Any, candidates: Sequence[Candidate], mistakes: list[str], *, samples: int, where: str = "design"
+) -> Knowledge:
+    """Pose the problem with an experiment for each candidate; what is wrong is an InputError with all `mistakes`."""
+    result, thetas = _source(given, samples, mistakes, where)
+    problem: Any = given if result is None else result.problem
+    experiments = {e.name: e for e in problem.experiments}
+    labels: list[str] = []
+    new: list[Experiment] = []
+    whole: list[Candidate] = []
+    for k, candidate in enumerate(candidates):
+        label = candidate.name or f"candidate {k + 1}"
+        if label in (*labels, *experiments):
+            mistakes.append(f"'{label}' is the name of another experiment; give the candidate its own name")
+        base = experiments.get(candidate.experiment or next(iter(experiments)))
+        if base is None:
+            mistakes.append(
+                f"{label}: '{candidate.experiment}' is no experiment: {suggest(candidate.experiment, experiments)}"
+            )
+            continue
+        unknown = [o for o in candidate.outputs if o not in problem.own_model.output_names]
+        mistakes += [f"{label}: '{o}' is no output: {suggest(o, problem.own_model.output_names)}" for o in unknown]
+        if unknown:
+            continue
+        candidate = with_fields(candidate, outputs=candidate.outputs or base.measured)
+        if base.settled:
+            mistakes.append(f"{label}: '{base.name}' is measured at rest, without times; choose another experiment")
+            continue
+        if candidate.times[0] < base.start:
+            begins = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
+            mistakes.append(f"{label}: {begins}; begin later")
+            continue
+        labels.append(label)
+        whole.append(candidate)
+        new.append(_imagined(label, candidate, base, problem, mistakes))
+    check(where, mistakes)
+    parameters = {
+        n: _also_of(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new, whole, strict=True)})
+        for n, p in problem.parameters.items()
+    }
+    extended = Problem(problem.own_model, [*problem.experiments, *new], parameters=parameters).posed
+    absolute = None if result is None else result.absolute_sigma
+    extended = extended.assuming(absolute_sigma=absolute)
+    names, of, columns, origins = _columns(problem.posed, extended, labels, whole, experiments)
+    found = Knowledge(
+        problem, extended, tuple(labels), names, thetas, _eliminated(result, extended), of, columns, origins,
+        result is not None, absolute, _options(result), tuple(whole),
+    )  # fmt: skip
+    unsaid = [
+        f"{labels[k]}: how accurate is '{o}'? Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
+        for k, c in enumerate(whole)
+        for o in c.outputs
+        if (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
+        and noise.group >= 0
+        and not np.isfinite(found.sigmas[noise.group])
+    ]
+    check(where, unsaid)
+    return found
+
+
+def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array]:
+    """Return the result, if there is one, and the points theta (S, n_theta) at which designs are judged."""
+    result = given if isinstance(given, Result) else getattr(given, "result", None)
+    if isinstance(given, Problem):
+        if not given.names:
+            check(
+                where,
+                ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))", *mistakes],
+            )
+        return None, given.guess[None].copy()
+    if not isinstance(result, Result):
+        check(
+            where,
+            [f"the first argument is {text(given)}; give a Result, a Problem, a sample or a bootstrap", *mistakes],
+        )
+    assert isinstance(result, Result)
+    if not isinstance(result.problem, Problem):
+        remedy = "use result.with_problem(problem) first" if result.problem is None else "fit the Problem itself"
+        check(where, [f"the result does not know its Problem; {remedy}", *mistakes])
+    if not result.success:
+        check(where, ["the fit did not succeed; design from its problem, whose guesses you choose", *mistakes])
+    if given is result:
+        return result, result.theta[None].copy()
+    sample: Any = given
+    draws: Array = np.asarray(sample.thetas, dtype=float)
+    if not len(draws):
+        check(where, ["there are no draws; none of their fits succeeded", *mistakes])
+    chosen = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), samples)).astype(int))
+    return result, draws[chosen]
+
+
+def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]) -> Experiment:
+    """Return the experiment of a candidate; its values are nowhere used."""
+    sigma: dict[str, Any] = {}
+    noise: dict[str, Any] = {}
+    times = candidate.times if candidate.times[-1] > base.start else np.append(candidate.times, base.end)
+    for output in candidate.outputs:
+        said = candidate.sigma_of(output)
+        like = next((e for e in (base, *problem.experiments) if output in e.measured), None)
+        if said is not None:
+            sigma[output] = 1.0 if isinstance(said, Relative) else float(said)
+        elif like is None:
+            mistakes.append(
+                f"{label}: how accurate is '{output}'? It was not measured; give Candidate(sigma={{'{output}': ...}})"
+            )
+        else:
+            if like.sigma is not None and output in like.sigma:
+                when, y = like.data[output]
+                mean = np.nanmean(np.where(np.isfinite(y), like.sigma[output], np.nan), axis=1)
+                sigma[output] = np.interp(times, when[np.isfinite(mean)], mean[np.isfinite(mean)])
+            if output in like.noise:
+                noise[output] = like.noise[output]
+                if not isinstance(noise[output], (Gaussian, LogNormal, HeavyTailed, Poisson, NegativeBinomial)):
+                    mistakes.append(f"{label}: what '{output}' tells by an own likelihood is not known; give its sigma")
+                    noise.pop(output)
+    initial: Any = {**base.initial, **candidate.initial}
+    if isinstance(base.initial, SteadyStart):
+        initial = replace(base.initial, replace=initial)
+    try:
+        return Experiment(
+            {o: (times, np.ones(times.size)) for o in candidate.outputs},
+            sigma=sigma or None,
+            noise=noise or None,
+            initial=initial,
+            parameters={**base.parameters, **candidate.parameters},
+            inputs={**base.inputs, **candidate.inputs},
+            events=base.events if candidate.events is None else candidate.events,
+            start=base.start,
+            name=label,
+        )
+    except InputError as error:
+        mistakes.append(f"{label}: {error}")
+        return base
+
+
+def _also_of(parameter: Parameter, like: Mapping[str, str]) -> Parameter:
+    """Return a parameter whose guesses, where they differ between experiments, are known of new ones, too."""
+    value: Any = parameter.value
+    if isinstance(value, (int, float)):
+        return parameter
+    more = {new: value[old] for new, old in like.items() if old in value}
+    return Parameter(
+        {**value, **more}, parameter.lower, parameter.upper, parameter.scale, parameter.fixed, parameter.local,
+        parameter.prior, starts=parameter.starts,
+    )  # fmt: skip
+
+
+def _columns(
+    posed: Posed, extended: Posed, labels: Sequence[str], candidates: Sequence[Candidate], experiments: Iterable[str]
+) -> tuple[tuple[str, ...], Index, Index, Index]:
+    """Return all names, where those of the problem are among them, and those of the extended problem."""
+    first = next(iter(experiments))
+    like = {label: c.experiment or first for label, c in zip(labels, candidates, strict=True) if c.same}
+
+    def key(q: Quantity) -> tuple[str, str, str | None]:
+        return q.kind, q.of, q.experiment and like.get(q.experiment, q.experiment)
+
+    names = {key(q): q.name for q in extended.quantities}
+    names |= {key(q): q.name for q in posed.quantities}
+    order = list(names)
+    of = np.array([order.index(key(q)) for q in posed.quantities], dtype=np.intp)
+    columns = np.array([order.index(key(q)) for q in extended.quantities], dtype=np.intp)
+    first_of = {label: c.experiment or first for label, c in zip(labels, candidates, strict=True)}
+    known = {(q.kind, q.of, q.experiment): j for j, q in enumerate(posed.quantities)}
+    every = ((q.kind, q.of, q.experiment and first_of.get(q.experiment, q.experiment)) for q in extended.quantities)
+    return tuple(names.values()), of, columns, np.array([known.get(k, -1) for k in every], dtype=np.intp)
+
+
+def _eliminated(result: Result | None, extended: Posed) -> tuple[float, ...]:
+    """Return the unbiased sigma of each group that is eliminated; NaN where none was estimated."""
+    if result is None:
+        return (np.nan,) * len(extended.groups)
+    from castfit.drive.uncertainty.refits.resampling import group_factors
+
+    posed = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)  # pyright: ignore
+    known = dict(zip(posed.groups, group_factors(posed, result).tolist(), strict=True))
+    return tuple(known.get(group, np.nan) for group in extended.groups)
+
+
+def _options(result: Result | None) -> IntegratorOptions:
+    base = IntegratorOptions() if result is None else result.integrator
+    return replace(base, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
+
+
+def gradient_of(found: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
+    """Return how an expression of quantities, by name or symbol, moves with relative changes, (n_u,)."""
+    posed = found.posed
+    if isinstance(what, str):
+        if what not in posed.names:
+            mistakes.append(f"'{what}' is not estimated: {suggest(what, posed.names)}")
+            return None
+        what = {what: 1.0}
+        slope = np.array([what.get(n, 0.0) for n in posed.names])
+    elif isinstance(what, ca.SX) and what.numel() == 1:
+        symbols = ca.symvar(what)
+        theta = posed.to_natural(found.thetas[0])
+        place: list[int] = []
+        numbers: list[float] = []
+        for symbol in symbols:
+            own = [j for j, q in enumerate(posed.quantities) if symbol.name() in (q.name, q.of)]
+            fixed = posed.parameters.get(symbol.name())
+            if len(own) != 1 and not (fixed is not None and fixed.fixed):
+                few = "is not estimated" if not own else "differs between experiments: give the name of one"
+                mistakes.append(f"'{symbol.name()}' in the expression {few} ({listed(posed.names)})")
+                return None
+            place.append(own[0] if own else -1)
+            numbers.append(theta[own[0]] if own else float(fixed.value))  # pyright: ignore
+        graph = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(what, ca.vertcat(*symbols))])
+        by_symbol = np.array(graph(np.array(numbers))).ravel()
+        slope = np.zeros(len(posed.names))
+        for j, value in zip(place, by_symbol, strict=True):
+            slope[j] += value if j >= 0 else 0.0
+    else:
+        mistakes.append(f"variance_of {text(what)}; give a quantity, an expression of quantities, or cf.OutputAt(...)")
+        return None
+    row = np.zeros(len(found.names))
+    row[found.of] = slope * posed.natural_slope(found.thetas[0])
+    return row * found.units

@@ -1,0 +1,401 @@
+"""`Design`: what to measure, how well everything is known then, and how far that is from the best possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit._support.arguments import is_count, option_mistakes
+from castfit._support.public_names import public
+from castfit._support.reprs import listed, one_line
+from castfit._support.status import InputError, check
+from castfit._support.text_tables import aligned
+from castfit._support.views import views
+from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.drive.design.knowledge import UNKNOWN, Knowledge
+from castfit.experiment.experiment import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from castfit._support.arrays import Array, Index
+    from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
+    from castfit.drive.design.purchases import Purchases
+    from castfit.drive.uncertainty.refits.coverage import CoverageResult
+    from castfit.problem.problem import Problem
+
+_POOR = 0.5  # relative standard deviation from which a value is hardly known
+_WORDS = ("no", "one", "two", "three", "four", "five", "six")
+_TIMES = ("", "", "twice")
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Design:
+    """A proposal of what to measure next; ``print(design)`` says it in words.
+
+    Attributes
+    ----------
+    criterion : str
+        What was made small: "D", "Ds", "A", "c" or "E".
+    weights : (N,) array
+        How often each of N purchases is made in the relaxed design, where that may be any number.
+    counts : (N,) array
+        How often it is made; equal to the weights of a design that was not to be exact.
+    value, bound : float
+        The criterion, and a number that no design within the budgets falls below.
+    efficiency : float
+        At least this share of the best possible is reached.
+    before, after : dict
+        Standard deviations by quantity: relative to their values, or of values that are 0 as they are; inf where
+        nothing is known.  After a design for many samples it is their median.
+    equidistant : dict
+        The same after as many measurements at equidistant times; empty where there is no such design.
+    equidistant_efficiency : float
+        Of that design; NaN where there is none.
+    choices : dict
+        What was chosen of initial states, inputs and doses, by name.
+    remarks : tuple of str
+        What else is to be known.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    >>> pilot = cf.Experiment({"x": [1.2, 0.8]}, [1, 2], sigma=0.1)
+    >>> problem = cf.Problem(model, pilot, parameters={"k": cf.Parameter(0.5, scale="log")})
+    >>> design = cf.design(problem, cf.Candidate([0.5, 1, 2, 4, 8], ["x"]), budget=3)
+    >>> design.table["time"], design.table["count"]
+    (array([2.]), array([3]))
+    """
+
+    criterion: str
+    weights: Array
+    counts: Array
+    value: float
+    bound: float
+    efficiency: float
+    before: dict[str, float]
+    after: dict[str, float]
+    equidistant: dict[str, float] = field(default_factory=dict[str, float])
+    equidistant_efficiency: float = np.nan
+    choices: dict[str, Any] = field(default_factory=dict[str, Any])
+    remarks: tuple[str, ...] = ()
+    exact: bool = True
+    goal: DesignGoal
+    known: Knowledge
+    bought: Purchases
+    relaxed: RelaxedDesign
+
+    @property
+    def gap(self) -> float:
+        """By how much the criterion of any other design can be smaller than that of this one."""
+        return self.value - self.bound
+
+    @cached_property
+    def spent(self) -> float:
+        """What the design costs, what is fixed included."""
+        return float(self.bought.cost @ self.counts) + self.bought.paid
+
+    @cached_property
+    def table(self) -> dict[str, NDArray[Any]]:
+        """One row for each value to be measured, as columns, for instance for ``pandas.DataFrame(design.table)``."""
+        rows: list[tuple[Any, ...]] = []
+        for i in np.flatnonzero(self.counts > 0):
+            k, o, t = (int(of[i]) for of in (self.bought.candidate, self.bought.output, self.bought.time))
+            values = self.bought.values[0][k]
+            outputs = range(len(values.outputs)) if o < 0 else [o]
+            times = range(values.times.size) if t < 0 else [t]
+            label = self.known.labels[k]
+            count = int(self.counts[i]) if self.exact else float(self.counts[i])
+            rows += [
+                (label, values.outputs[b], values.times[a], count, values.mu[a, b], values.s[a, b])
+                for b in outputs
+                for a in times
+            ]
+        heads = ("candidate", "output", "time", "count", "prediction", "deviation")
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(heads)
+        return {head: np.array(column) for head, column in zip(heads, columns, strict=True)}
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        """The experiments to be done, with predictions where measured values will be.
+
+        Put these in by `Experiment.with_values`, and fit a problem that holds them beside the old ones:
+        ``design.problem`` does so with the predictions.
+
+        Raises
+        ------
+        InputError
+            For weights that are no whole numbers.
+        """
+        if not self.exact:
+            raise InputError("Design.experiments", ["weights are no whole numbers; design with exact=True"])
+        made: list[Experiment] = []
+        for k, candidate in enumerate(self.known.candidates):
+            bought = self.bought.experiments(self.counts, k)
+            if candidate.fixed:
+                bought = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
+            if bought:
+                made.append(self._experiment(k, bought))
+        return tuple(made)
+
+    def _experiment(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
+        imagined = next(e for e in self.known.extended.experiments if e.name == self.known.labels[k])
+        values, data, sigma = self.bought.values[0][k], dict[str, Any](), dict[str, Any]()
+        for output, of in bought.items():
+            j = values.outputs.index(output)
+            times = np.repeat([t for t, _, _ in of], [n for _, _, n in of])
+            mu, s = (np.repeat(part[[i for _, i, _ in of], j], [n for _, _, n in of]) for part in (values.mu, values.s))
+            counts = isinstance(imagined.noise.get(output), (Poisson, NegativeBinomial))
+            data[output] = (times, np.round(np.maximum(mu, 0.0)) if counts else mu)
+            if imagined.sigma is not None and output in imagined.sigma:
+                sigma[output] = s / self._eliminated(k, output)
+        noise = {o: n for o, n in imagined.noise.items() if o in data}
+        return Experiment(
+            data, sigma=sigma or None, noise=noise or None, initial=imagined.initial, parameters=imagined.parameters,
+            inputs=imagined.inputs, events=imagined.events, start=imagined.start, name=imagined.name,
+        )  # fmt: skip
+
+    def _eliminated(self, k: int, output: str) -> float:
+        """Return by which unknown factor the sigma of an output is multiplied, 1 if it is known."""
+        of = self.known.condition(k).observed[self.known.extended.outputs.index(output)]
+        return self.known.sigmas[of.group] if of is not None and of.group >= 0 else 1.0
+
+    @property
+    def problem(self) -> Problem:
+        """The next problem: what was measured, if anything was, and the experiments of the design.
+
+        Of the same experiment more values join those that it has.
+        """
+        old = list(self.known.problem.experiments)
+        new = list(self.experiments)
+        first = old[0].name
+        like = {e.name: c.experiment or first for e, c in self._pairs(new) if c.same}
+        more = {old_name: [e for e in new if like.get(e.name) == old_name] for old_name in like.values()}
+        new = [e for e in new if e.name not in like]
+        if self.known.fitted:
+            old = [_joined(e, more.get(e.name, ())) for e in old]
+        else:
+            old = [e.called(name) for name, those in more.items() for e in [_joined(those[0], those[1:])]]
+        parameters = {n: self.known.extended.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
+        return self.known.problem.replace(experiments=[*old, *new], parameters=parameters)
+
+    def _pairs(self, experiments: Sequence[Experiment]) -> list[tuple[Experiment, Any]]:
+        by_label = dict(zip(self.known.labels, self.known.candidates, strict=True))
+        return [(e, by_label[e.name]) for e in experiments]
+
+    def verify(self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any) -> CoverageResult:
+        """Simulate the design, old data too where there are some, fit again, and look at how estimates scatter.
+
+        Parameters
+        ----------
+        samples : int
+            How many data sets.
+        rng : int or numpy.random.Generator
+            Of the noise.
+        **options
+            Others of `castfit.coverage`: `workers`, `max_time`, ...
+
+        Returns
+        -------
+        CoverageResult
+            ``verified[k].scatter`` beside ``design.after[k]`` times the value.
+
+        Raises
+        ------
+        InputError
+            For weights that are no whole numbers, and noise that cannot be drawn.
+        """
+        from castfit.drive.uncertainty.refits.coverage import coverage
+
+        check("Design.verify", option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2")))
+        problem = self.problem
+        known = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
+        truth = {n: float(known[n]) for n in problem.names if n in known}
+        truth |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.thetas[0]), strict=True))
+        truth = {n: float(v) for n, v in truth.items() if n in problem.names}
+        group = dict(zip(self.known.extended.groups, self.known.sigmas, strict=True))
+        unknown = {name or "sigma": group[name] for name in problem.posed.groups}
+        return coverage(problem, truth, sigma=unknown or None, samples=samples, rng=rng, **options)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot predictions with their bands before and after, times with counts, certificate, ellipses, and budgets.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            Where to write the figure to.
+        """
+        return views().plots.design(self, path)
+
+    def save_petab(self, folder: str | Path) -> Path:
+        """Write the next problem, predictions in the place of measured values, as PEtab files.
+
+        Parameters
+        ----------
+        folder : str or Path
+
+        Returns
+        -------
+        Path
+            Of the YAML file.
+        """
+        from castfit.formats.petab import save
+
+        return save(self.problem, folder)
+
+    def summary(self) -> str:
+        """Return what `print` shows."""
+        return "\n".join([*self._instructions, "", *self._errors, "", *self._certificate, *self.remarks])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        return one_line(f"Design({self.criterion}, {len(self.table['time'])} values, efficiency {self.efficiency:.3g})")
+
+    @property
+    def _instructions(self) -> list[str]:
+        found = [f"Choose {name} = {_shown(value)}." for name, value in self.choices.items()]
+        lone = len(self.known.labels) == 1
+        for k, label in enumerate(self.known.labels):
+            where = "" if lone else f"In {label}: "
+            if self.known.candidates[k].fixed:
+                found.append(f"Do {label}, which is fixed.")
+                continue
+            own = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
+            if not own.size:
+                found.append("Measure nothing: what it is worth does not pay." if lone else f"Leave {label} out.")
+            elif self.known.candidates[k].together == "experiment":
+                found.append(f"Do {label}{self._often(float(self.counts[own[0]]), ' ')}.")
+            else:
+                found.append(f"{where or 'M'}{'measure' if where else 'easure'} {self._places(k, own)}.")
+        return found
+
+    def _places(self, k: int, own: Index) -> str:
+        values, parts = self.bought.values[0][k], list[str]()
+        for o in np.unique(self.bought.output[own]).tolist():
+            here = own[self.bought.output[own] == o]
+            here = here[np.argsort(self.bought.time[here])]
+            what = listed(values.outputs if o < 0 else values.outputs[o : o + 1])
+            times = [
+                f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}" for i in here
+            ]
+            parts.append(f"{what} at t = {_and(times)}")
+        return "; ".join(parts)
+
+    def _often(self, count: float, before: str, after: str = "") -> str:
+        if not self.exact:
+            return f"{before}weight {count:.4g}{after}"
+        n = round(count)
+        return "" if n == 1 else f"{before}{_TIMES[n] if n < len(_TIMES) else f'{n} times'}{after}"
+
+    @property
+    def _errors(self) -> list[str]:
+        heads = ["", "now", "after this", *(["equidistant, same cost"] if self.equidistant else [])]
+        columns = (self.before, self.after, *([self.equidistant] if self.equidistant else []))
+        theta = dict(zip(self.known.posed.names, self.known.thetas[0], strict=True))
+        zero = {
+            n
+            for n, value in theta.items()
+            if value == 0.0 and not self.known.posed.log[self.known.posed.names.index(n)]
+        }
+        rows = [[n, *(_error(of[n], absolute=n in zero) for of in columns)] for n in self.before]
+        return [line for line in aligned([heads, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
+
+    @property
+    def _certificate(self) -> list[str]:
+        where = "these candidates and times"
+        better = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
+        what = f"No design of {where} within the budget is better by more than {_percent(better)} ({self.criterion})."
+        if not np.isfinite(self.equidistant_efficiency):
+            return [what]
+        return [f"{what[:-1]}; equidistant times reach {100 * self.equidistant_efficiency:.0f} %."]
+
+
+def _joined(experiment: Experiment, more: Sequence[Experiment]) -> Experiment:
+    """Return an experiment with further values of the same kind, in the order of time."""
+    data, sigma = dict(experiment.data), dict(experiment.sigma or {})
+    for other in more:
+        for name, (t, y) in other.data.items():
+            old_t, old_y = data.get(name, (np.empty(0), np.empty((0, 1))))
+            kept = np.isfinite(old_y)
+            times = np.concatenate([np.repeat(old_t, old_y.shape[1])[kept.ravel()], np.repeat(t, y.shape[1])])
+            order = np.argsort(times, kind="stable")
+            data[name] = (times[order], np.concatenate([old_y[kept], y.ravel()])[order][:, None])
+            if other.sigma is not None and name in other.sigma:
+                old_s = sigma.get(name, np.empty((0, 1)))
+                old_s = np.broadcast_to(old_s, old_y.shape)[kept]
+                sigma[name] = np.concatenate([old_s, np.broadcast_to(other.sigma[name], y.shape).ravel()])[order][
+                    :, None
+                ]
+    noise = {**experiment.noise, **{n: m for e in more for n, m in e.noise.items() if n not in experiment.data}}
+    return experiment.with_changes(data=data, sigma=sigma or None, noise=noise)
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _shown(value: Any) -> str:
+    numbers = np.atleast_1d(np.asarray(value, dtype=float))
+    return f"{numbers[0]:.5g}" if numbers.size == 1 else "(" + ", ".join(f"{v:.5g}" for v in numbers) + ")"
+
+
+def _percent(share: float) -> str:
+    if not np.isfinite(share):
+        return "any amount"
+    shown = max(100.0 * share, 1e-4)  # the bound itself is known no better
+    return f"{shown:.2g} %" if shown < 99.5 else f"{shown:.0f} %"
+
+
+def _error(sd: float, *, absolute: bool) -> str:
+    if not np.isfinite(sd):
+        return "unknown"
+    return f"±{sd:.3g}" if absolute else f"±{100 * sd:.3g} %"
+
+
+def deviations(known: Knowledge, M: Array) -> dict[str, float]:
+    """Return standard deviations of the quantities from informations (S, n_u, n_u), inf where nothing is known."""
+    each: list[Array] = []
+    for one in M:
+        size = np.sqrt(np.diag(one))
+        inverse = np.asarray(np.linalg.inv(one / np.outer(size, size)), dtype=float)
+        each.append(np.sqrt(np.maximum(np.diag(inverse), 0.0)) / size)
+    sd = np.median(np.array(each), axis=0)[known.of]
+    return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.posed.names, sd, strict=True)}
+
+
+def remarks_of(design: Design) -> tuple[str, ...]:
+    """Say what the numbers alone do not: lack of fit that would not be seen, guesses that are trusted, what is open."""
+    known, found = design.known, list[str]()
+    table = design.table
+    points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
+    n = len(known.of)
+    if not known.fitted and points and points <= n:
+        few = _WORDS[points].capitalize() if points < len(_WORDS) else str(points)
+        noun = "distinct time shows" if points == 1 else "distinct times show"
+        found.append(f"{few} {noun} no lack of fit; ask for more with distinct={n + 1}.")
+    open_ = [name for name, sd in design.after.items() if not np.isfinite(sd)]
+    if open_:
+        found.append(f"Nothing is known of {listed(open_)} after this; it was not asked for.")
+    if len(known.thetas) == 1:
+        poor = [name for name, sd in design.before.items() if sd > _POOR]
+        if not known.fitted:
+            found.append("The design is best if the guesses are right, which nothing measured supports.")
+        elif poor:
+            found.append(f"The design trusts values that are hardly known ({listed(poor)}); give cf.sample(result).")
+    return tuple(found)
+
+
+def with_remarks(design: Design, more: Sequence[str] = ()) -> Design:
+    """Return the design with its remarks."""
+    return replace(design, remarks=(*remarks_of(design), *more))

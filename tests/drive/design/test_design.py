@@ -1,0 +1,206 @@
+"""`cf.design`: published designs from models, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from tests.drive.design.models import box_lucas, decay, fitted
+
+GRID = np.linspace(0.1, 20, 200)
+
+
+def test_box_and_lucas():
+    design = cf.design(box_lucas(), cf.Candidate(GRID, ["b"], between=True), budget=6)
+    np.testing.assert_allclose(design.table["time"], [1.2295, 6.8577], atol=2e-4)
+    np.testing.assert_array_equal(design.table["count"], [3, 3])
+    M = design.bought.offers.information(design.counts)[0] * 0.03**2 / 3  # of one value each, by logarithms
+    assert np.linalg.det(M) / (0.7 * 0.2) ** 2 == pytest.approx(0.65677, abs=1e-4)
+    assert design.efficiency > 0.9999
+
+
+def test_what_is_printed():
+    said = str(cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6))
+    assert said.startswith("Measure b at t = 1.2 (3 times) and 6.9 (3 times).\n")
+    assert "No design of these candidates and times within the budget is better by more than 0.0001 % (D)" in said
+    assert "Two distinct times show no lack of fit; ask for more with distinct=3." in said
+    assert "best if the guesses are right" in said
+
+
+def test_what_is_known_now_is_what_the_fit_says():
+    result = fitted()
+    design = cf.design(result, cf.Candidate(GRID), budget=2)
+    for name, error in result.standard_errors.items():
+        assert design.before[name] * result.values[name] == pytest.approx(error, rel=1e-5)
+        assert design.after[name] < design.before[name]
+
+
+def test_the_next_fit_is_as_accurate_as_promised():
+    result = fitted()
+    design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=6)
+    assert design.problem.n_data == result.n_data + 6
+    again = cf.fit(design.problem, start=result.values)
+    for name, error in again.standard_errors.items():
+        assert design.after[name] * result.values[name] == pytest.approx(error, rel=0.02)
+
+
+def test_more_of_the_same_experiment_joins_it():
+    design = cf.design(fitted(), cf.Candidate(GRID, ["b"], same=True), budget=3)
+    (experiment,) = design.problem.experiments
+    assert design.problem.n_data == 7
+    assert experiment.data["b"][0].size == 7
+
+
+def test_a_free_initial_state_is_estimated_anew_and_costs_information():
+    a, k = cf.symbols("a k")
+    model = cf.Model({a: -k * a}, parameters=[k], initial={})
+    first = cf.Experiment({"a": [1.0, 0.6, 0.4]}, [0.0, 1, 2], sigma=0.05, initial={"a": cf.free(1.0)})
+    result = cf.fit(cf.Problem(model, first, parameters={"k": cf.Parameter(0.5)}))
+    anew = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"]), budget=4, over="k")
+    same = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"], same=True), budget=4, over="k")
+    assert anew.criterion == "Ds"
+    assert len(anew.known.names) == 3
+    assert same.after["k"] < anew.after["k"] < anew.before["k"]
+
+
+@pytest.mark.parametrize("criterion", ["A", "E", cf.variance_of("k1"), cf.variance_of(cf.OutputAt("b", 30))])
+def test_other_criteria_say_how_far_they_are_from_the_best(criterion):
+    design = cf.design(fitted(), cf.Candidate(GRID, ["a", "b"], sigma=0.03), budget=8, criterion=criterion)
+    assert 0.85 < design.efficiency <= 1
+    least = 1e-6 if design.criterion != "E" else 2e-4  # eigenvalues that meet
+    assert design.relaxed.gap <= least * max(1.0, abs(design.value))
+
+
+def test_the_variance_of_an_expression_is_that_of_the_fit():
+    k1, k2 = cf.symbols("k1 k2")
+    result = fitted()
+    design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=3, criterion=cf.variance_of(k1 / k2))
+    again = cf.fit(design.problem, start=result.values)
+    slope = np.array([1 / again.values["k2"], -again.values["k1"] / again.values["k2"] ** 2])
+    assert design.value == pytest.approx(slope @ again.covariance @ slope, rel=0.05)
+
+
+def test_times_apart_budgets_and_distinct_times():
+    result = fitted()
+    design = cf.design(result, cf.Candidate(GRID, ["b"], spacing=1.0), budget=5)
+    assert np.diff(design.table["time"]).min() >= 1 - 1e-9
+    design = cf.design(result, cf.Candidate(GRID, ["a", "b"], sigma=0.03), budget={"a": 1, "b": 3})
+    of = dict(zip(design.table["output"], design.table["count"], strict=True))
+    assert set(of) == {"a", "b"}
+    assert design.table["count"][design.table["output"] == "a"].sum() == 1
+    design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=6, distinct=3)
+    assert design.table["time"].size >= 3
+
+
+def test_a_whole_experiment_a_fixed_one_and_a_price():
+    result = fitted()
+    short = cf.Candidate([1, 2, 4], ["b"], together="experiment", cost=3, name="short", at_most=2)
+    long = cf.Candidate([4, 8, 16], ["b"], together="experiment", cost=3, name="long", at_most=2)
+    done = cf.Candidate([7.0], ["b"], fixed=True, name="done")
+    design = cf.design(result, [short, long, done], budget=7)
+    assert design.spent <= 7
+    assert {e.name for e in design.experiments} <= {"short", "long", "done"}
+    assert "Do done, which is fixed." in str(design)
+    nothing = cf.design(result, short, price=100.0)
+    assert nothing.counts.sum() == 0
+    assert nothing.table["time"].size == 0
+    assert "does not pay" in str(nothing)
+
+
+def test_draws_make_a_robust_design():
+    result = fitted()
+    drawn = cf.bootstrap(result, samples=12, rng=0)
+    mean = cf.design(drawn, cf.Candidate(GRID, ["b"]), budget=6)
+    worst = cf.design(drawn, cf.Candidate(GRID, ["b"]), budget=6, worst=True, exact=False)
+    assert mean.efficiency > 0.98
+    assert 0 <= worst.gap < 0.05
+    assert worst.criterion == "D"
+
+
+MISTAKES = [
+    ({"budget": 0}, "budget is 0; give a positive number"),
+    ({"budget": {"c": 3}}, "budget names 'c'"),
+    ({"budget": None}, "without a budget nothing ends"),
+    ({"criterion": "F"}, "criterion is 'F'; choose"),
+    ({"criterion": cf.variance_of("k3")}, "'k3' is not estimated"),
+    ({"criterion": cf.variance_of(cf.OutputAt("c", 3))}, "'c' is no output"),
+    ({"over": ["k3"]}, "over names 'k3'"),
+    ({"worst": True}, "the worst case is one among draws"),
+    ({"distinct": 0}, "distinct is 0"),
+    ({"price": -1}, "price is -1"),
+    ({"rng": "a"}, "rng is 'a'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=lambda o: str(o)[:30])
+def test_mistakes_are_named(options, message):
+    with pytest.raises(cf.InputError, match=message.replace("(", r"\(")):
+        cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), **{"budget": 6, **options})
+
+
+def test_candidates_that_are_none():
+    with pytest.raises(cf.InputError, match="'c' is no output"):
+        cf.design(box_lucas(), cf.Candidate(GRID, ["c"]), budget=6)
+    with pytest.raises(cf.InputError, match="how accurate is 'a'"):
+        cf.design(box_lucas(), cf.Candidate(GRID, ["a"]), budget=6)
+    with pytest.raises(cf.InputError, match="the experiment at 0; begin later"):
+        cf.design(box_lucas(), cf.Candidate([-1.0, 2.0]), budget=6)
+    with pytest.raises(cf.InputError, match=r"(?s)times are .*cost is -1.*together is 'all'"):
+        cf.Candidate("now", cost=-1, together="all")
+
+
+def test_what_cannot_be_known_is_said():
+    x, k1, k2, k3 = cf.symbols("x k1 k2 k3")
+    guesses = {n: cf.Parameter(0.5, scale="log") for n in ("k1", "k2", "k3")}
+    pilot = cf.Experiment({"x": [0.5, 0.2]}, [1, 2], sigma=0.1)
+    product = cf.Problem(
+        cf.Model({x: -k1 * k2 * x - k3}, parameters=[k1, k2, k3], initial={x: 2.0}), pilot, parameters=guesses
+    )
+    grid = np.linspace(0.5, 5, 10)
+    with pytest.raises(cf.InputError, match="cannot tell k1, k2 apart from other quantities; offer"):
+        cf.design(product, cf.Candidate(grid), budget=6)
+    design = cf.design(product, cf.Candidate(grid), budget=6, over="k3")
+    assert "Nothing is known of k1, k2 after this" in str(design)
+    with pytest.raises(cf.InputError, match="no candidate depends on k2"):
+        cf.design(box_lucas(), cf.Candidate(GRID, ["a"], sigma=0.1), budget=6)
+    with pytest.raises(cf.InputError, match="one measurement is not enough for 2 quantities"):
+        cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=1)
+
+
+def test_against_a_rival_of_another_order():
+    # The recipe of Atkinson and Fedorov (1975): a third at 0.7, two thirds at 6.7; T = 0.010366 is the bound.
+    grid = np.linspace(0.1, 10, 100)
+    apart = cf.discriminate(decay(2))
+    shares = cf.design(decay(1), cf.Candidate(grid, sigma=1.0), budget=1, criterion=apart, exact=False)
+    np.testing.assert_allclose(shares.table["time"], [0.7, 6.7])
+    np.testing.assert_allclose(shares.table["count"], [1 / 3, 2 / 3], atol=5e-3)
+    assert -shares.value == pytest.approx(0.010366, abs=1e-6)
+    assert 0 <= shares.gap <= 1e-6
+    design = cf.design(decay(1), cf.Candidate(grid), budget=8, criterion=apart)
+    assert -design.value == pytest.approx(91.7, abs=0.3)
+    assert "misses these values by chi2 = 91.69" in str(design)
+
+
+def test_exponentials_against_a_parabola():
+    # Atkinson and Fedorov (1975), example 1; the rival is linear: a Chebyshev approximation
+    z, t, a, b, c = cf.symbols("z t a b c")
+    pilot = cf.Experiment({"y": [1.0]}, [0.0], start=-1.0, sigma=1.0)
+    wave = 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t)
+    true = cf.Model({z: 0 * z}, parameters=[a], initial={z: 0.0}, outputs={"y": wave + a - 1}, time=t)
+    parabola = cf.Model({z: 0 * z}, parameters=[a, b, c], initial={z: 0.0}, outputs={"y": a + b * t + c * t**2}, time=t)
+    first = cf.Problem(true, pilot, parameters={"a": 1.0})
+    second = cf.Problem(parabola, pilot, parameters=dict.fromkeys("abc", 1.0))
+    grid = cf.Candidate(np.linspace(-1, 1, 401))
+    design = cf.design(first, grid, budget=1, criterion=cf.discriminate(second), exact=False)
+    used = design.table["count"] > 1e-3
+    np.testing.assert_allclose(design.table["time"][used], [-1, -0.67, 0.145, 0.955], atol=1e-9)
+    np.testing.assert_allclose(design.table["count"][used], [0.253, 0.428, 0.247, 0.072], atol=1.5e-3)
+    assert -design.value == pytest.approx(1.0867e-3, rel=1e-4)
+
+
+def test_rivals_that_are_none():
+    with pytest.raises(cf.InputError, match="a rival is 3; give"):
+        cf.discriminate(3)
+    with pytest.raises(cf.InputError, match="the rival has no output 'b'"):
+        cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6, criterion=cf.discriminate(decay(1)))

@@ -1,0 +1,70 @@
+"""Exact designs beside all designs there are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
+from castfit.drive.design.exact import Positions, exact, merged, rounded_weights
+from castfit.drive.design.interior_point import DesignGoal, relaxed
+from tests.drive.design.models import offers
+
+
+def apart(N):
+    return Positions(np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
+
+
+def best_of_all(goal, here, N, budget, cost):
+    values = []
+    for m in range(1, budget + 1):
+        for chosen in itertools.combinations_with_replacement(range(N), m):
+            counts = np.bincount(chosen, minlength=N).astype(float)
+            if cost @ counts <= budget and counts.max() <= 3:
+                values.append(float(goal.values(here.information(counts))))
+    return min(values)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_brute_force_confirms_the_stated_efficiency(seed):
+    rng = np.random.default_rng(seed)
+    n, N = int(rng.integers(2, 4)), int(rng.integers(6, 9))
+    budget = int(rng.integers(n, n + 3))
+    cost = rng.choice([1.0, 1.0, 2.0], N) if seed % 2 else np.ones(N)
+    M0 = 0.05 * np.eye(n)
+    here = offers(rng.standard_normal((N, 1, n)), budget, M0=M0, cost=cost, u=np.full(N, 3.0))
+    for criterion in (DCriterion(n), ACriterion(np.eye(n)), ECriterion(n)):
+        goal = DesignGoal(criterion)
+        weights = relaxed(goal, here)
+        counts = exact(goal, here, apart(N), weights.w, rng=rng)
+        value = float(goal.values(here.information(counts)))
+        best = best_of_all(goal, here, N, budget, cost)
+        assert here.fits(counts)
+        assert weights.bound <= best + 1e-9 * abs(best)
+        stated, true = goal.efficiency(value, weights.bound), goal.efficiency(value, best)
+        assert stated <= true + 1e-9
+        assert true >= 0.999
+
+
+def test_efficient_rounding_by_hand():
+    # Pukelsheim and Rieder (1992): with n = 8 and l = 3, ceil(6.5 w) = (3, 3, 2)
+    np.testing.assert_array_equal(rounded_weights(np.array([0.43, 0.36, 0.21]), 8), [3, 3, 2])
+    assert rounded_weights(np.array([0.5, 0.3, 0.2]), 2).sum() == 2
+
+
+def test_neighbours_are_merged_at_their_mean():
+    at = Positions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
+    np.testing.assert_array_equal(merged(np.array([0, 1.0, 1.0, 0, 0, 0.5]), at)[[1, 2, 5]], [2.0, 0.0, 0.5])
+
+
+def test_spacing_holds():
+    times = np.linspace(0, 1, 21)
+    J = np.stack([np.ones(21), times], -1)[:, None]
+    at = Positions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))
+    here = offers(J, 4, u=np.ones(21))
+    counts = exact(DesignGoal(DCriterion(2)), here, at, np.full(21, 4 / 21), rng=np.random.default_rng(0))
+    used = times[counts > 0]
+    assert used.size == 4
+    assert np.diff(used).min() >= 0.2 - 1e-9
