@@ -25,6 +25,7 @@ from . import (
     sbml_suite,
     scaling,
     searches,
+    selection,
     sizes,
     small,
     sweep,
@@ -56,6 +57,7 @@ KINDS = (
     costs.KIND,
     sbml_suite.KIND,
     readme.KIND,
+    selection.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

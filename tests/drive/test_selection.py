@@ -262,3 +262,60 @@ def test_a_criterion_that_is_not_defined_ranks_last_and_says_so() -> None:
     assert few.names[-len(undefined) :] == tuple(undefined)
     assert all(few.weights[n] == 0.0 for n in undefined)
     assert "AICc is not defined for" in str(few)
+
+
+@cache
+def orders() -> cf.SelectionResult:
+    """First or second order: a pilot of two values does not tell."""
+    x, k = cf.symbols("x k")
+    pilot = cf.Experiment({"x": [0.83, 0.66]}, time=[0.4, 1.0], sigma=0.1)
+    problems = {
+        f"order {n}": cf.Problem(
+            cf.Model({x: -k * x**n}, parameters=[k], initial={x: 1}), pilot,
+            parameters={"k": cf.Parameter(0.5, bounds=(1e-3, 10))},
+        )
+        for n in (1, 2)
+    }  # fmt: skip
+    return cf.select(problems, "single", criterion="AIC")
+
+
+def test_the_next_experiment_decides_where_even_times_need_far_more_values() -> None:
+    grid = np.linspace(0.25, 10, 40)
+    design = orders().next_experiment(cf.Candidate(grid, sigma=0.04), budget=8, against=["order 1", "order 2"])
+    times = np.repeat(design.table["time"], design.table["count"])
+    k, rng, sigma = orders()["order 1"].values["k"], np.random.default_rng(0), 0.04
+
+    def curves(at: Any) -> tuple[Any, Any]:
+        every = np.geomspace(1e-3, 10, 4000)[:, None] * at
+        return np.exp(-every), 1 / (1 + every)
+
+    def misfit(values: Any, at: Any) -> tuple[Any, Any]:
+        first, second = ((values[:, None] - c) / sigma for c in curves(at))
+        return tuple(np.min(np.sum(r**2, axis=2), axis=1) for r in (first, second))
+
+    first, second = misfit(np.exp(-k * times) + sigma * rng.standard_normal((100, 8)), times)
+    assert np.count_nonzero(first < second) == 100
+    apart = misfit(np.exp(-k * times)[None], times)[1][0]
+    even = {n: misfit(np.exp(-k * t)[None], t)[1][0] for n in (8, 12, 16) for t in [np.linspace(0.25, 10, n)]}
+    assert even[8] < even[12] < apart < even[16]
+
+
+def test_the_larger_of_two_models_is_taken_for_the_truth() -> None:
+    assert found()._rivals()[0] != "k4"
+    assert found()._rivals()[1] == "k4"
+    single = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated]})
+    with refused("there are no two candidates to be told apart"):
+        single.next_experiment()
+
+
+def test_the_picture_shows_every_candidate_the_path_and_the_weights(tmp_path: Any) -> None:
+    figure = found("forward").plot(tmp_path / "models.png")
+    left, middle, right = figure.axes
+    dots, path = left.lines[0], left.lines[1]
+    assert len(dots.get_xdata()) == len(found("forward"))
+    assert path.get_xdata().tolist() == [found("forward").size(n) for n in found("forward").path]
+    assert [bar.get_width() for bar in middle.patches] == sorted(found("forward").importance.values(), reverse=True)
+    assert [bar.get_width() for bar in right.patches] == [found("forward").weights[n] for n in found("forward").names]
+    page = found("forward").report(tmp_path / "models.html").read_text()
+    assert "Model selection" in page
+    assert "explains the data best for what it estimates" in page

@@ -196,12 +196,12 @@ class SelectionLog:
             low, high = self.rows[small].neg2loglik, self.rows[large].neg2loglik
             if not (low < high - _ABOVE) or large in self.stuck or not {small, large} & names:
                 continue
-            point = self._inside(small, large)
+            point = self.inside(small, large)
             if point is not None and (large not in found or low < found[large][0]):
                 found[large] = low, Beginning(f"the estimates of '{small}'", point, exact=True)
         return {name: begin for name, (_, begin) in found.items()}
 
-    def _inside(self, small: str, large: str) -> Mapping[str, float] | None:
+    def inside(self, small: str, large: str) -> Mapping[str, float] | None:
         """Return the point at which a larger model is a smaller one; None if it does not contain it."""
         one, other = self._candidates[small], self._candidates[large]
         result = self.rows[small].result

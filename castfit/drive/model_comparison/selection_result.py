@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
+    from castfit.drive.design.design import Design
 
 _SHOWN = 12  # candidates in a summary
 _LIGHT = 1e-6  # relative weight below which a model adds nothing to averages
+_FAR = 10.0  # difference of a criterion from which nothing speaks for a model
+_TIMES = 40  # of a candidate experiment
 _NEAR = 2.0  # difference of a criterion up to which models are about as good (Burnham and Anderson 2002)
 _NEEDED, _DISPENSABLE = 0.95, 0.5  # importances of which something is said
 _LEVEL = 0.95
@@ -373,6 +376,63 @@ class SelectionResult(SearchResult):
         check("evidence", [*mistakes, *rng_mistakes(rng)])
         results = {n: self[n] for n in given}
         return evidences(results, sampling=sampling, draws=draws, rng=rng, workers=workers)
+
+    def next_experiment(
+        self, candidates: Any = None, *, budget: float = 8, against: Sequence[str] | None = None, **options: Any
+    ) -> Design:
+        """Propose the experiment that would decide: where the models differ most, each fitted to the other.
+
+        Of two models, one of which contains the other, the larger one is taken for the truth, for it can imitate the
+        smaller one wherever that is measured.
+
+        Parameters
+        ----------
+        candidates : Candidate or sequence of Candidate, optional
+            What could be measured, as for `design`; by default all outputs of each experiment at 40 times, from its
+            first measured time to its last.
+        budget : float
+            How many values, or what they may cost.
+        against : sequence of str, optional
+            The candidate that is taken for the truth, and its rivals; by default the best one, with what is within ten
+            of it.
+        **options
+            Of `design`.
+
+        Returns
+        -------
+        Design
+            ``print`` shows when to measure what, and how well that tells the models apart.
+
+        Raises
+        ------
+        InputError
+            If there are no two candidates to be told apart.
+        """
+        from castfit.drive.design.candidate import Candidate
+        from castfit.drive.design.design import design
+        from castfit.drive.design.discrimination import discriminate
+
+        chosen = self._rivals() if against is None else [str(n) for n in against]
+        few = [] if len(chosen) > 1 else ["there are no two candidates to be told apart; name them by against=[...]"]
+        check("next_experiment", few)
+        truth, *rivals = (self[n] for n in chosen)
+        if candidates is None:
+            assert truth.problem is not None
+            candidates = [
+                Candidate(np.linspace(float(c.points.times[0]), c.end, _TIMES).tolist(), experiment=c.name)
+                for c in truth.problem.conditions
+            ]
+        return design(truth, candidates, budget=budget, criterion=discriminate(*rivals), **options)
+
+    def _rivals(self) -> list[str]:
+        """Name the model that is taken for the truth, and those from which it is to be told."""
+        near = [n for n in self.names if self.delta[n] < _FAR]
+        if len(near) < 2:
+            return near
+        best, second = near[:2]
+        if self._log.inside(best, second) is not None:
+            return [second, best]
+        return [best, *(n for n in near[1:] if self._log.inside(best, n) is None)]
 
     @property
     def sentences(self) -> tuple[str, ...]:
