@@ -16,6 +16,7 @@ from . import (
     costs,
     coverage,
     many_experiments,
+    optimal_control,
     paper_tables,
     population,
     process_noise,
@@ -58,6 +59,7 @@ KINDS = (
     sbml_suite.KIND,
     readme.KIND,
     selection.KIND,
+    optimal_control.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

@@ -182,6 +182,39 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
+class ControlBenchmark:
+    """A problem of optimal control of the library, with the best value known.
+
+    Attributes
+    ----------
+    name, description : str
+    model : Model
+    question : mapping
+        The other arguments of `castfit.control`: ``cf.control(b.model, **b.question)``.
+    objective : float
+        The best value known, of these pieces.
+    objective_tolerance : float
+        Relative; a plan within it has found this optimum.
+    sources : tuple of str
+    """
+
+    name: str
+    description: str
+    model: Model
+    question: Mapping[str, Any]
+    objective: float
+    objective_tolerance: float
+    sources: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return one_line(f"ControlBenchmark('{self.name}': {self.description})")
+
+    def is_reached(self, objective: float) -> bool:
+        """Whether a plan is as good as the best known one, and no better, within the tolerance."""
+        return bool(abs(objective - self.objective) <= self.objective_tolerance * (abs(self.objective) or 1.0))
+
+
+@dataclass(frozen=True)
 class PaperRow:
     """A row of a published table: a method's name there, and its figures in words."""
 
@@ -238,8 +271,34 @@ def tables() -> dict[str, PublishedTable]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all benchmarks, in alphabetical order."""
-    found = (module.name for module in pkgutil.iter_modules(_library().__path__))
+    found = (module.name for module in pkgutil.iter_modules(_library().__path__) if not module.ispkg)
     return tuple(sorted(name for name in found if not name.startswith("_")))
+
+
+def control_names() -> tuple[str, ...]:
+    """Return the names of all problems of optimal control, in alphabetical order."""
+    _library()
+    folder = importlib.import_module(f"{_PACKAGE}.control")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folder.__path__)))
+
+
+def load_control(name: str) -> ControlBenchmark:
+    """Load a problem of optimal control by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `control_names`.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, naming the nearest valid one.
+    """
+    known = control_names()
+    wrong = name not in known
+    check("problems.load_control", [f"no problem is named {text(name)}: {suggest(str(name), known)}"] if wrong else [])
+    return importlib.import_module(f"{_PACKAGE}.control.{name}").benchmark()
 
 
 def load(name: str, **options: Any) -> Benchmark:

@@ -17,7 +17,7 @@ from rich.table import Table
 from castfit._support.progress_line import live
 from castfit._support.text_tables import Sheet
 from castfit.problem.compiled_problem import CHI2
-from castfit.problems import Benchmark, Reference
+from castfit.problems import Benchmark, ControlBenchmark, Reference
 from castfit.result.result import Result
 
 _WIDTH_IN_FILES = 120
@@ -57,6 +57,22 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
     )
     table = _shown(sheet)
     table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
+    table.columns[-1].ratio, table.columns[-1].min_width = 1, None
+    return table
+
+
+def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
+    """Return the table of all problems of optimal control."""
+    sheet = Sheet.of(
+        benchmarks,
+        ("problem of control", lambda b: b.name),
+        (">states", lambda b: f"{len(b.model.states)}"),
+        (">inputs", lambda b: f"{len(b.model.inputs)}"),
+        (">objective", lambda b: f"{b.objective:.7g}"),
+        ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
+    )
+    table = _shown(sheet)
+    table.expand = table.columns[-1].no_wrap = True
     table.columns[-1].ratio, table.columns[-1].min_width = 1, None
     return table
 

@@ -22,6 +22,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from castfit.cli import console as screen
 
     screen.console().print(screen.library(problems.load(name) for name in problems.names()))
+    screen.console().print(screen.control_library(problems.load_control(name) for name in problems.control_names()))
     return 0
 
 

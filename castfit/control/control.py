@@ -51,6 +51,7 @@ _FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
 _SHARPER = 0.03  # the next tolerance of stages, where they agree and the whole does not
 _SHARPENED = 2  # times, at most
 _NOTHING = 1e-8  # of the objective's size at the start: below it is about zero
+_LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
 _FAR = 1e10  # units of a variable: there it is on its way to infinity
 _WARM = {"mu_init": 1e-5, "bound_push": 1e-8, "bound_frac": 1e-8}  # fmt: skip
 
@@ -348,6 +349,34 @@ class Planner:
             "obj_scaling_factor": 1.0 / size, "diverging_iterates_tol": _FAR, **self.solver.options,
         }  # fmt: skip
 
+    def _undetermined(self, found: FoundPlan, sentences: list[str]) -> dict[str, Array]:
+        """Return by how much values of inputs can change that are hardly determined; say where these are."""
+        from castfit.control.determinacy import LITTLE, freedom
+
+        question, on, solution = self.question, found.on, found.solution
+        eps = LITTLE * max(abs(solution.objective), _NOTHING * found.size)
+        P, out, offset = found.P, dict[str, Any](), 0
+        every = freedom(on.program, solution.x, P, solution.multipliers, eps, *on.bounds())
+        if every is None:
+            return out
+        for name, u in question.free_inputs.items():
+            values = every[offset : offset + u.size]
+            bound = u.upper - u.lower
+            span = bound if np.isfinite(bound) else float(np.ptp(solution.x[offset : offset + u.size]))
+            loose = np.flatnonzero(values > _LOOSE * span) if span > 0.0 else np.empty(0, dtype=np.intp)
+            offset += u.size
+            if loose.size:
+                out[name] = np.minimum(values, span)
+                edges = u.edges(question.start, found.decision.horizon(question))
+                first, last = edges[loose[0]], edges[min(loose[-1] + 1, edges.size - 1)]
+                sentences.append(
+                    f"'{name}' is hardly determined: {loose.size} of its {u.size} values, between {first:.4g} and "
+                    f"{last:.4g}, can change by more than a twentieth of its range while the objective changes by "
+                    "1e-8 of its size (to second order); the objective is reliable there, the shape of the input is "
+                    "not."
+                )
+        return out
+
     def _integrated(self, found: FoundPlan) -> float:
         """Return the objective as the integrated model has it; NaN where it could not be integrated."""
         question, decision = self.question, found.decision
@@ -459,6 +488,7 @@ class Planner:
                 kept = " and keeps the constraints" if held else ""
                 sentences.append(f"The model, integrated under these inputs, gives this objective within "
                                  f"{max(differs, 1e-15):.0e} of its size{kept}.")  # fmt: skip
+        undetermined = self._undetermined(found, sentences) if status.success else {}
         courses = [c for c in found.courses if c is not None]
         times = courses[0].t if courses else on.times(decision)[0]
         model = question.model
@@ -468,7 +498,7 @@ class Planner:
             states |= {n: _stacked([c.z[:, i] for c in courses]) for i, n in enumerate(model.algebraic_states)}
         return Plan(
             status, " ".join(sentences), objective, integrated, horizon, decision.inputs(question), times, states,
-            {n: v for n, v in named_.items() if n != HORIZON}, held, on.grid.stages, found.iterations,
+            {n: v for n, v in named_.items() if n != HORIZON}, held, undetermined, on.grid.stages, found.iterations,
             time.process_time() - begun, self, found,
         )  # fmt: skip
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.public_names import public
 from castfit._support.reprs import one_line
 from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.views import views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from castfit._support.arrays import Array
     from castfit._support.status import Status
@@ -68,6 +70,9 @@ class Plan(Tabled):
     parameters : dict from name to float
         What was decided besides inputs: free parameters, and initial states as ``x(0)``.
     constraints : dict from name to PlanConstraint
+    undetermined : dict from input to (n,) array
+        By how much each value of an input can change, the others following, while the objective changes by no more
+        than 1e-8 of its size: of inputs with values that can change by more than a twentieth of their range.
     stages, iterations : int
     seconds : float
         CPU time of everything.
@@ -95,6 +100,7 @@ class Plan(Tabled):
     states: dict[str, Array]
     parameters: dict[str, float]
     constraints: dict[str, PlanConstraint]
+    undetermined: dict[str, Array]
     stages: int
     iterations: int
     seconds: float
@@ -153,6 +159,60 @@ class Plan(Tabled):
         True
         """
         return self.planner.again(self, initial, parameters, shift, max_time)
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Any:
+        """Draw states and chosen inputs over time; also write the figure to `path` if it is given.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+        **options
+            Of `castfit.plots.plan`.
+        """
+        return views().plots.plan(self, path, **options)
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write a page with the plan, its picture, and what is to be known of it: one file that needs no network.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write the page; it ends in ``.html``.
+        **options
+            ``title=`` and ``notes=`` stand above the page.
+
+        Returns
+        -------
+        Path
+            Of the file.
+        """
+        return views().reports.plan_report(self, path, **options)
+
+    def bounds_of(self, name: str) -> tuple[float, ...]:
+        """Return the finite bounds of a chosen input, or those of a state alone along the horizon."""
+        asked = self.planner.question
+        if name in asked.free_inputs:
+            held = [(asked.free_inputs[name].lower, asked.free_inputs[name].upper)]
+        else:
+            held = [
+                (c.lower, c.upper) for c in asked.path if c.expression.is_symbolic() and c.expression.name() == name
+            ]
+        return tuple(float(b) for pair in held for b in pair if np.isfinite(b))
+
+    @property
+    def time_name(self) -> str:
+        """What the model calls time."""
+        return self.planner.question.model.system.t.name()
+
+    @property
+    def question(self) -> str:
+        """What was asked, in words."""
+        asked = self.planner.question
+        inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in asked.free_inputs.items())
+        held = "; ".join(c.name for c in (*asked.path, *asked.points, *asked.whole))
+        chosen = [f"the inputs {inputs}"] if inputs else []
+        chosen += [", ".join(q.name for q in asked.quantities)] if asked.quantities else []
+        return f"Minimise {asked.objective} by {' and '.join(chosen)}" + (f", so that {held}." if held else ".")
 
     def summary(self) -> str:
         """Return the plan in words and tables."""

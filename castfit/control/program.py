@@ -190,6 +190,15 @@ class Program:
         f, g = _called(self.functions[0], x / self.scale, P.ravel())
         return float(f), np.asarray(g).ravel()
 
+    def derivatives(self, x: Array, P: Array, multipliers: Array) -> tuple[Any, Any, Array]:
+        """Return the Hessian of the Lagrangian and the Jacobian of rows (SciPy), in units, and the rows' values."""
+        at = x / self.scale, P.ravel()
+        g, jacobian = _called(self.functions[2], *at)
+        upper = _called(self.functions[3], *at, 1.0, multipliers).sparse()
+        full = upper + upper.T
+        full.setdiag(upper.diagonal())
+        return full.tocsr(), jacobian.sparse().tocsr(), np.asarray(g, dtype=float).ravel()
+
     def slope_size(self, x: Array, P: Array) -> float:
         """Return the largest entry of the objective's gradient, variables in their units."""
         return float(np.abs(np.asarray(_called(self.functions[1], x / self.scale, P.ravel())[1])).max(initial=0.0))

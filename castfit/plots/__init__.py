@@ -13,6 +13,7 @@ from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
 from castfit.plots.inputs import inputs
 from castfit.plots.paths import paths
+from castfit.plots.plans import plan
 from castfit.plots.populations import individuals
 from castfit.plots.profiles import contours, profiles
 from castfit.plots.relations import correlation, directions, ellipses
@@ -39,6 +40,7 @@ __all__ = [
     "pairs",
     "parameters",
     "paths",
+    "plan",
     "profiles",
     "residuals",
     "selection",

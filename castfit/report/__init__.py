@@ -7,6 +7,7 @@ sections a page has, then `result_sections`.
 """
 
 from castfit.report.cards import card
+from castfit.report.plan_page import plan_report
 from castfit.report.report import report
 
-__all__ = ["card", "report"]
+__all__ = ["card", "plan_report", "report"]

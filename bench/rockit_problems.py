@@ -1,0 +1,110 @@
+"""The library's problems of optimal control as rockit's users write them, to be run where rockit is installed.
+
+python rockit_problems.py NAME        prints {"objective": ..., "seconds": ...} as its last line
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+
+def build(name):
+    """Return the problem, and its objective."""
+    from casadi import cos, exp, sin, sqrt
+    from rockit import DirectCollocation, FreeTime, Ocp
+
+    def made(T, states, pieces, order=0):
+        ocp = Ocp(T=T)
+        x = [ocp.state() for _ in states]
+        u = ocp.control(order=order) if order else ocp.control()
+        for s, value in zip(x, states, strict=True):
+            ocp.subject_to(ocp.at_t0(s) == value)
+        ocp.solver("ipopt", {"ipopt.tol": 1e-9, "ipopt.print_level": 0, "print_time": False, "ipopt.sb": "yes"})
+        ocp.method(DirectCollocation(N=pieces, M=1, degree=3, scheme="radau"))
+        return ocp, x, u
+
+    if name == "van_der_pol":
+        ocp, (x0, x1), u = made(10, (0, 1), 20)
+        rates, cost = ((1 - x1**2) * x0 - x1 + u, x0), ocp.integral(x0**2 + x1**2 + u**2)
+        ocp.subject_to((u <= 1) >= -1)
+        ocp.subject_to(x1 >= -0.25)
+    elif name == "bryson_denham":
+        ocp, (x, v), u = made(1, (0, 1), 60, 1)
+        rates, cost = (v, u), ocp.integral(u**2) / 2
+        ocp.subject_to(x <= 1 / 9)
+        ocp.subject_to(ocp.at_tf(x) == 0)
+        ocp.subject_to(ocp.at_tf(v) == -1)
+    elif name == "brachistochrone":
+        ocp, (x, y, v), u = made(FreeTime(1.0), (0, 0, 0), 30, 1)
+        rates, cost = (v * sin(u), v * cos(u), 9.81 * cos(u)), ocp.T
+        ocp.subject_to(ocp.T >= 0.1)
+        ocp.subject_to((u <= 3.2) >= 0)
+        ocp.subject_to(ocp.at_tf(x) == 2)
+        ocp.subject_to(ocp.at_tf(y) == 2)
+        for s, guess in ((u, 0.8), (x, 2 * ocp.t), (y, 2 * ocp.t), (v, 6 * ocp.t)):
+            ocp.set_initial(s, guess)
+    elif name == "goddard":
+        ocp, (h, v, m), u = made(FreeTime(0.2), (1, 0, 1), 200)
+        rates = (v, (u - 310 * v**2 * exp(-500 * (h - 1))) / m - 1 / h**2, -2 * u)
+        cost = -ocp.at_tf(h)
+        ocp.subject_to((ocp.T <= 1) >= 0.05)
+        ocp.subject_to((u <= 3.5) >= 0)
+        ocp.subject_to(v >= 0)
+        ocp.subject_to(ocp.at_tf(m) == 0.6)
+        for s, guess in ((h, 1.0), (v, 0.05), (m, 0.8), (u, 1.75)):
+            ocp.set_initial(s, guess)
+    elif name == "rayleigh":
+        ocp, (x1, x2), u = made(4.5, (-5, -5), 200)
+        rates, cost = (x2, -x1 + x2 * (1.4 - 0.14 * x2**2) + 4 * u), ocp.integral(u**2 + x1**2)
+        ocp.subject_to((u <= 1) >= -1)
+        ocp.subject_to(ocp.at_tf(x1) == 0)
+        ocp.subject_to(ocp.at_tf(x2) == 0)
+    elif name == "batch_yield":
+        ocp, (a, b), u = made(1, (1, 0), 100, 1)
+        rates, cost = (-(u + u**2 / 2) * a, u * a), -ocp.at_tf(b)
+        ocp.subject_to((u <= 5) >= 0)
+        ocp.set_initial(u, 1.0)
+        ocp.set_initial(a, 1.0)
+    elif name == "catalyst":
+        ocp, (a, b), u = made(1, (1, 0), 200)
+        rates, cost = (u * (10 * b - a), u * (a - 10 * b) - (1 - u) * b), ocp.at_tf(a) + ocp.at_tf(b) - 1
+        ocp.subject_to((u <= 1) >= 0)
+        ocp.set_initial(a, 1.0)
+    elif name == "fishing":
+        ocp, (x0, x1), u = made(12, (0.5, 0.7), 300)
+        rates = (x0 - x0 * x1 - 0.4 * x0 * u, -x1 + x0 * x1 - 0.2 * x1 * u)
+        cost = ocp.integral((x0 - 1) ** 2 + (x1 - 1) ** 2)
+        ocp.subject_to((u <= 1) >= 0)
+        ocp.set_initial(x0, 0.5)
+        ocp.set_initial(x1, 0.7)
+    elif name == "double_integrator":
+        ocp, (x, v), u = made(FreeTime(3.0), (0, 0), 50)
+        rates, cost = (v, u), ocp.T
+        ocp.subject_to(ocp.T >= 0.1)
+        ocp.subject_to((u <= 1) >= -1)
+        ocp.subject_to(ocp.at_tf(x) == 1)
+        ocp.subject_to(ocp.at_tf(v) == 0)
+    else:
+        ocp, (x,), u = made(1, (1,), 100, 1)
+        rates, cost = (u,), ocp.integral(x * sqrt(1 + u**2))
+        ocp.subject_to(ocp.integral(sqrt(1 + u**2)) == 4)
+        ocp.subject_to(ocp.at_tf(x) == 3)
+        ocp.set_initial(u, -6 + 16 * ocp.t)
+        ocp.set_initial(x, 1 - 6 * ocp.t + 8 * ocp.t**2)
+        return ocp, [x], rates, cost
+    return ocp, [s for s in ocp.states[: len(rates)]], rates, cost
+
+
+if __name__ == "__main__":
+    import rockit  # noqa: F401 - its import is not measured
+
+    began = time.process_time()
+    ocp, states, rates, cost = build(sys.argv[1])
+    for s, rate in zip(states, rates, strict=True):
+        ocp.set_der(s, rate)
+    ocp.add_objective(cost)
+    found = ocp.solve()
+    value = float(found.value(cost))
+    sys.stdout.write("\n" + json.dumps({"objective": value, "seconds": time.process_time() - began}) + "\n")

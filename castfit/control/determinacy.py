@@ -1,0 +1,65 @@
+"""How well a plan determines its inputs: along singular arcs the objective is sharp, and the input is not.
+
+With the Jacobian of the active rows  G = (G_x  G_u)  and the Hessian H of the Lagrangian, a small change of free values
+u moves the other variables by  x_u = -G_x^+ G_u,  and the objective by  1/2 du' R du,  R = Z' H Z,  Z = (x_u, I).  A
+single value can change by  sqrt(2 eps (R^-1)_jj),  if the others follow, while the objective changes by eps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse.linalg import splu
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.control.program import Program
+
+LITTLE = 1e-8  # of the objective: a change that nobody would see
+_MOST = 4000  # values of inputs: the matrix over them is full
+_REGULAR = 1e-11  # of the largest eigenvalue: curvature below it is rounding
+
+
+def freedom(
+    program: Program, x: Array, P: Array, multipliers: Array, eps: float, lower: Array, upper: Array
+) -> Array | None:
+    """Return by how much each value of an input can change, 0 at a bound, while the objective changes by eps.
+
+    None where linear algebra does not tell.
+    """
+    n_u = program.layout.inputs.size
+    if not 0 < n_u <= _MOST:
+        return None
+    size = np.where(np.isfinite(upper - lower), upper - lower, program.scale)
+    near = np.minimum(x - lower, upper - x) < 1e-5 * size
+    H, G, g = program.derivatives(x, P, multipliers)
+    tight = np.minimum(np.abs(g - program.lower), np.abs(program.upper - g)) < 1e-6
+    free = np.flatnonzero(~near)
+    u = free[free < n_u]
+    if not u.size:
+        return np.zeros(n_u)
+    A = G[np.flatnonzero(tight)]
+    # The null space of the active rows, by a bordered system that is regular if they are independent.
+    own = scipy.sparse.csc_matrix(H[np.ix_(free, free)])
+    rows = scipy.sparse.csc_matrix(A[:, free])
+    shift = _REGULAR * float(np.abs(own.data).max(initial=1.0))
+    m = rows.shape[0]
+    K: Any = scipy.sparse.bmat(
+        [[own + shift * scipy.sparse.identity(free.size), rows.T], [rows, -1e-12 * scipy.sparse.identity(m)]],
+        format="csc",
+    )
+    right = np.zeros((free.size + m, u.size))
+    right[np.arange(u.size), np.arange(u.size)] = 1.0  # inputs come first among the free variables
+    try:
+        solve: Any = cast("Any", splu)(K).solve
+        inverse: Array = np.asarray(solve(right), dtype=float)[: u.size]
+    except RuntimeError:
+        return None
+    variance = np.diag(inverse)
+    if not np.isfinite(variance).all():
+        return None
+    out = np.zeros(n_u)
+    out[u] = np.sqrt(2.0 * eps * np.maximum(variance, 0.0)) * program.scale[u]
+    return out

@@ -1,0 +1,67 @@
+"""A picture of a plan: states with the bounds that hold along the way, and the inputs that were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.status import check, suggest
+from castfit.plots._canvas import finish, labels, new_figure, plain, tidy_panels
+from castfit.plots._colours import BLUE, RED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit.control.plan import Plan
+
+WIDTH, HEIGHT = 6.0, 1.6
+
+
+def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
+    """Plot states and chosen inputs of a plan over time; dotted lines are bounds.
+
+    Parameters
+    ----------
+    found : Plan
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+    names : sequence of str, optional
+        States and inputs, in this order; by default all states and all chosen inputs.
+
+    Raises
+    ------
+    InputError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, u = cf.symbols("x u")
+    >>> model = cf.Model({x: u}, inputs=[u], initial={x: 1})
+    >>> free = {"u": cf.Input.free(pieces=10, bounds=(-1, 1))}
+    >>> found = cf.control(model, horizon=2, inputs=free, minimise=cf.integral(x**2 + u**2))
+    >>> cf.plots.plan(found)
+    <Picture of ... x ... inches with 2 axes>
+    """
+    known = [*found.states, *found.inputs]
+    shown = [*found.states, *found.free_inputs] if names is None else list(names)
+    check("plots.plan", [f"'{n}' is no state or input: {suggest(n, known)}" for n in shown if n not in known])
+    figure = new_figure(WIDTH, HEIGHT * len(shown) + 0.3)
+    panels = tidy_panels(figure, len(shown), 1, sharex="col")
+    for axes, name in zip(panels[:, 0], shown, strict=True):
+        labels(axes, y=plain(name), size=8)
+        if name in found.states:
+            for values in np.atleast_2d(found.states[name]):
+                axes.plot(found.times, values, color=BLUE, linewidth=1.4)
+        else:
+            u = found.inputs[name]
+            values = u(np.maximum(np.nextafter(found.times, -np.inf), found.times[0]))
+            axes.plot(found.times, values, color=RED, linewidth=1.4)
+        for bound in found.bounds_of(name):
+            axes.axhline(bound, color="0.5", linestyle=":", linewidth=1.0)
+    labels(panels[-1, 0], x=found.time_name, size=8)
+    return finish(figure, path)

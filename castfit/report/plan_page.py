@@ -1,0 +1,41 @@
+"""The page of a plan: what was asked, what was found, and what the integrated model says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from castfit import plots
+from castfit._support.arguments import text
+from castfit._support.status import check
+from castfit._support.text_tables import Sheet
+from castfit.report.markup import joined, tag
+from castfit.report.page import Lead, Section, write
+from castfit.report.result_sections import Figures
+from castfit.report.tables import sheet
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from castfit.control.plan import Plan
+
+
+def plan_report(found: Plan, path: Any, *, title: str = "A plan", notes: str = "") -> Path:
+    """Write the page; see `Plan.report`."""
+    mistakes = [] if isinstance(path, (str, Path)) else [f"path is {text(path)}; give the path of a file"]
+    if not mistakes and Path(path).suffix.lower() not in (".html", ".htm"):
+        mistakes.append(f"'{path}' is no name of a page; let it end in .html")
+    check("report", mistakes)
+    figures, mood = Figures(), "good" if found.success else "bad"
+    numbers = (
+        ("objective", f"{found.objective:.8g}"), ("integrated", f"{found.integrated:.8g}"),
+        ("horizon", f"{found.horizon:.6g}"), ("stages", f"{found.stages}"), ("iterations", f"{found.iterations}"),
+    )  # fmt: skip
+    picture = figures.add(lambda: plots.plan(found), "States and chosen inputs over time; dotted lines are bounds.")
+    tables = joined(sheet(part) for part in found.parts if isinstance(part, Sheet))
+    chapters = [
+        Section("plan", "The plan", picture),
+        Section("numbers", "In numbers", tables),
+        Section("question", "The question", tag("p", found.question)),
+    ]
+    return write(path, Lead(title, "Optimal control", mood, found.message, numbers, notes), chapters)
