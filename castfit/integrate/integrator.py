@@ -836,7 +836,7 @@ def seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array | None = N
         values, seeds = [*values, lanes.duration[:, None]], [*seeds, d_duration[:, None]]
     size = np.abs(np.concatenate(seeds, axis=1))
     ratio = np.full(size.shape, np.inf)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         np.divide(np.abs(np.concatenate(values, axis=1))[:, :, None], size, out=ratio, where=size > 0.0)
     least = ratio.min(axis=1, initial=np.inf)
     return np.where(np.isfinite(least), np.maximum(least, 1.0), 1.0)[:, None]

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -80,7 +80,8 @@ if TYPE_CHECKING:
     from castfit.transcribe.trajectory import Trajectory
 
 
-_SETTLING = 3  # simulations at the start, at most
+_SETTLING = 3  # simulations at the start, at most ...
+_MANY_STATES = 100  # ... and above so many rough ones: steps of wrong magnitudes are short
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
 _TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
 _GONE = 1e-6
@@ -315,14 +316,16 @@ class ShootingProblem(TranscribedProblem):
         known = known_states(self.problem, self.layout.theta(self.start), "data")
         names = (*self.problem.model.states, *self.problem.model.algebraic_states)
         open_ = [np.array([name not in of for name in names]) for of in known]
+        rough = cast("ShootingProblem", self.coarse()) if self._n_x > _MANY_STATES else self
         for _ in range(_SETTLING):
-            found = zip(self._magnitudes(self.start), self._units, open_, strict=True)
+            found = zip(rough._magnitudes(self.start), self._units, open_, strict=True)
             changed = [np.where((new > 0.0) & may, resolvable(new), old) for new, old, may in found]
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
             if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
                 break
-            self._units, self._lean = changed, (None, None)
+            self._units, self._lean, self._coarser = changed, (None, None), (None, None)
             self._memory.clear()
+            rough = self if rough is self else rough.with_units(changed)
 
     def _magnitudes(self, v: Array) -> list[Array]:
         """Return the mean magnitudes of states and algebraic states at v, per condition; 0 where unknown."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -422,3 +424,35 @@ def test_lanes_that_move_as_arrays_are_those_of_a_loop(transcription):
             assert np.array_equal(sweep.x[i][piece.stage, piece.points], run.found.x[lane, piece.at])
             assert np.array_equal(sweep.z[i][piece.stage, piece.points], run.found.z[lane, piece.at])
             assert np.array_equal(run.lanes.u[lane], piece.cubics)
+
+
+def test_magnitudes_of_many_unmeasured_states_are_found_by_rough_simulations(monkeypatch):
+    import castfit as cf
+    from castfit.solve.staged import COARSE
+    from castfit.transcribe import shooting_problem
+    from castfit.transcribe.single_shooting import SingleShooting
+
+    *states, k = cf.symbols(" ".join([*(f"x{i}" for i in range(101)), "k"]))
+    rates = {states[0]: -k * states[0], **{here: k * (before - here) for before, here in pairwise(states)}}
+    initial = {f"x{i}": 100.0 * (i == 0) for i in range(101)}
+    data = cf.Experiment({"x0": [60.0, 37.0]}, time=[0.5, 1.0], initial=initial)
+    problem = cf.Problem(cf.Model(rates, parameters=[k]), data, parameters={"k": 1.0})
+    asked: list[float] = []
+    usual = shooting_problem.ShootingProblem._magnitudes
+
+    def magnitudes(self, v):
+        asked.append(self.options.relative_tolerance)
+        return usual(self, v)
+
+    monkeypatch.setattr(shooting_problem.ShootingProblem, "_magnitudes", magnitudes)
+    single = SingleShooting(integrator=cf.IntegratorOptions(method="esdirk"))
+    rough = single.transcribe(problem, problem.guess)
+    assert len(asked) >= 2
+    assert min(asked) == COARSE
+    monkeypatch.setattr(shooting_problem, "_MANY_STATES", 1000)
+    exact = single.transcribe(problem, problem.guess)
+    assert min(asked) < COARSE
+    large = exact.units[0] > 1e-6
+    assert large.sum() > 4
+    np.testing.assert_allclose(rough.units[0][large], exact.units[0][large], rtol=0.01)
+    assert rough.evaluate(rough.start).cost == pytest.approx(exact.evaluate(exact.start).cost, rel=1e-6)
