@@ -33,6 +33,7 @@ from castfit.report.page import Lead, Section, page
 from .collected_courses import difference
 from .cpu_clock import cpu_clock
 from .gradients import SmoothObjective
+from .nominal_table import nominal_sheet, run_nominal, verdict
 from .peers import PEERS, Peer, interpreter_mistakes, live
 from .table import Kind, Report, collected, number_mistakes, record
 
@@ -54,17 +55,26 @@ _AROUND = 0.1  # of theta, in search scale
 
 
 REFERENCES = {
+    "Armistead_CellDeathDis2024": -301.9161824,
+    "Beer_MolBioSystems2014": -58622.9141181,
+    "Blasi_CellSystems2016": -642.8268936,
     "Boehm_JProteomeRes2014": 138.2219977,
     "Borghans_BiophysChem1997": -83.3236954,
+    "Brannmark_JBC2010": 141.8889366,
     "Bruno_JExpBot2016": -46.6881821,
     "Crauste_CellSystems2017": 190.9639776,
     "Elowitz_Nature2000": -63.2027504,
     "Fiedler_BMCSystBiol2016": -58.5838716,
     "Fujita_SciSignal2010": -53.0837668,
+    "Lang_PLOSComputBiol2024": -2741.6927,
+    "Okuonghae_ChaosSolitonsFractals2020": 470490.6059183,
     "Raia_CancerResearch2011": 346.0897815,
+    "Raimundez_PCB2020": 550.0359831,
     "Schwen_PONE2014": 943.9992989,
+    "Smith_BMCSystBiol2013": 888198.4365,
     "Sneyd_PNAS2002": -319.7917770,
     "Weber_BMC2015": 296.2017981,
+    "Zheng_PNAS2012": -278.3335322,
 }
 """Negative log likelihoods at the nominal parameters: of the petab library on the collection's simulations where these
 belong to them, else of two integrators that agree; those of others differ by up to 0.002 (Crauste)."""
@@ -160,16 +170,24 @@ def run_collection(
     InputError
         For a folder without problems, and unknown names.
     """
+    found = _found(folder, problems, interpreter_mistakes(pypesto))
+    return (_entry(n, p, starts, seed, max_time, tolerance, pypesto, progress) for n, p in found.items())
+
+
+def _found(folder: str | Path, problems: Sequence[str] | None, mistakes: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the problems of a folder whose names begin so.
+
+    Raises InputError: with what is wrong besides.
+    """
     found = {p.parent.name: p for p in sorted(Path(folder).glob("*/*.yaml"))}
-    mistakes = [] if found else [f"'{folder}' holds no problem, FOLDER/NAME/NAME.yaml"]
-    chosen = list(found) if problems is None else [n for n in found if any(n.startswith(b) for b in problems)]
-    mistakes += [
+    wrong = [] if found else [f"'{folder}' holds no problem, FOLDER/NAME/NAME.yaml"]
+    wrong += [
         f"there is no problem '{b}': {suggest(b, found)}"
         for b in (problems or () if found else ())
         if not any(n.startswith(b) for n in found)
     ]
-    check(NAME, [*mistakes, *interpreter_mistakes(pypesto)])
-    return (_entry(n, found[n], starts, seed, max_time, tolerance, pypesto, progress) for n in chosen)
+    check(NAME, [*wrong, *mistakes])
+    return {n: p for n, p in found.items() if problems is None or any(n.startswith(b) for b in problems)}
 
 
 def _entry(
@@ -382,11 +400,24 @@ def _run(
     tolerance: float | None = None,
     pypesto: str | None = None,
     html: str | None = None,
+    nominal: bool = False,
 ) -> Report:
     mistakes = [] if folder else ["name the folder that holds the collection's problems: --folder FOLDER"]
     mistakes += number_mistakes(seed=seed, max_time=1.0 if max_time is None else max_time)
     mistakes += [f"starts is {starts}; give a number that is not negative"] if starts < 0 else []
+    if nominal:
+        others = {"starts": starts, "tolerance": tolerance, "pypesto": pypesto, "html": html, "max_time": max_time}
+        mistakes += [
+            f"--nominal takes no {option.replace('_', '-')}; leave it out" for option, v in others.items() if v
+        ]
     check(f"bench {name}", mistakes)
+    if nominal:
+        entries, stopped = collected(run_nominal(_found(folder, problems), REFERENCES, progress))
+        said = [f"{e.problem}: {e.trouble}" for e in entries if e.trouble]
+        fine = sum(verdict(e) == "as it must be" for e in entries)
+        said.insert(0, f"{fine} of {len(entries)} are as they must be")
+        told = record(name, [asdict(e) for e in entries], castfit=cf.__version__, folder=str(folder), **stopped)
+        return Report((nominal_sheet(entries), "", *said), told)
     rows, stopped = collected(
         run_collection(
             folder, problems=problems, starts=starts, seed=seed, max_time=max_time, tolerance=tolerance,
@@ -421,7 +452,7 @@ def _below(entries: Sequence[CollectionEntry]) -> list[str]:
 
 KIND = Kind(
     lambda: (NAME,),
-    ("folder", "problems", "starts", "seed", "max_time", "tolerance", "pypesto", "html"),
+    ("folder", "problems", "starts", "seed", "max_time", "tolerance", "pypesto", "html", "nominal"),
     _run,
     lambda name: "the PEtab benchmark collection in a folder: objectives, gradients, times, hits",
 )

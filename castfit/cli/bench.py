@@ -10,7 +10,7 @@ from castfit.cli.command import INTERRUPTED, Command, option, write_json
 
 _OPTIONS = (
     "starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot",
-    "problems", "against", "folder", "pypesto", "jax", "rockit", "html",
+    "problems", "against", "folder", "pypesto", "jax", "rockit", "html", "nominal",
 )  # fmt: skip
 
 
@@ -18,6 +18,8 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.usage = "castfit bench TABLE [options]"
     parser.add_argument("table", metavar="TABLE", nargs="?", help="a table of castfit bench --list")
     parser.add_argument("--list", action="store_true", help="list the tables")
+    words = "of PEtab problems: loading, objective and gradient at the nominal parameters only"
+    parser.add_argument("--nominal", action="store_true", default=None, help=words)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -49,11 +51,12 @@ COMMAND = Command(
     "bench",
     "repeat a published table and print it beside ours",
     _bench,
-    dict.fromkeys(("json", *_OPTIONS)),
+    dict.fromkeys(("json", *(o for o in _OPTIONS if o != "nominal"))),
     _configure_bench,
     (
         "castfit bench --list",
         "castfit bench iss-table2 --methods incremental,multiple --starts 20",
+        "castfit bench petab --folder collection --nominal",
         "castfit bench petab --folder collection --html petab.html",
         "castfit bench sbml --folder sbml-test-suite/cases/semantic",
         "castfit bench petab --folder collection --problems Boehm --starts 10 --pypesto ~/amici/bin/python",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -13,6 +14,7 @@ import castfit as cf
 from castfit import cli
 from castfit._bench.collection import run_collection, searched
 from castfit._bench.cpu_clock import cpu_clock
+from castfit._bench.nominal_table import run_nominal, verdict
 from tests.formats.petab.writing import measured, parameter, write
 
 pytest.importorskip("petab")
@@ -37,6 +39,27 @@ def test_a_folder_of_problems(tmp_path, capsys):
     text = page.read_text()
     assert "1 of 2 problems are read" in text
     assert "observables.tsv" in text
+
+
+def test_nominal_parameters(tmp_path, capsys):
+    """What is read is compared; a reference that is off, and a folder that cannot be read, are named."""
+    for name in ("decay", "broken"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.3, 0.9, 0.5)))
+    (tmp_path / "broken" / "observables.tsv").unlink()
+    assert cli.main(["bench", "petab", "--folder", str(tmp_path), "--nominal", "--json", "-"]) == 0
+    told = capsys.readouterr()
+    broken, decay = json.loads(told.out)["rows"]
+    assert "observables.tsv: there is no such file" in broken["trouble"]
+    assert "1 of 2 are as they must be" in told.err
+    expected = cf.petab.negative_log_likelihood(cf.petab.load(tmp_path / "decay" / "problem.yaml"))
+    assert decay["nominal"] == pytest.approx(expected)
+    assert decay["gradient_error"] < 1e-7
+    (wrong,) = run_nominal({"decay": tmp_path / "decay" / "problem.yaml"}, {"decay": expected + 0.1}, print)
+    assert verdict(wrong) == "objective"
+    assert verdict(replace(wrong, loading=2.1, gradient_error=1e-4, reference=expected)) == "loads slowly, gradient"
+    assert cli.main(["bench", "petab", "--folder", str(tmp_path), "--nominal", "--starts", "2"]) == 2
+    assert "--nominal takes no starts" in capsys.readouterr().err
 
 
 def test_searches_end_at_the_target(tmp_path):
