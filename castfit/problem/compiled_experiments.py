@@ -214,7 +214,7 @@ def jumps_seen(model: Model, experiment: Experiment) -> list[Occurrence]:
 
 def _moment(said: Statement) -> float:
     """Return for how long experiments run of which nothing but the start is measured: any time would do."""
-    return min(e.end - e.start for e in said.experiments if e.end > e.start)
+    return min((e.end - e.start for e in said.experiments if e.end > e.start), default=1.0)
 
 
 def _guess(value: Any) -> float:

@@ -207,7 +207,9 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
             )
     mistakes += _event_mistakes(said, experiment, parameters)
     mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
-    if end <= start and all(e.end <= e.start for e in said.experiments):
+    shown = [model.outputs[n] for n in experiment.measured if n in model.outputs]
+    known = ca.depends_on(ca.vertcat(*shown), model.system.p) if shown and model.parameters else False
+    if end <= start and not known and all(e.end <= e.start for e in said.experiments):
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
 

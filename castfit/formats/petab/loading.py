@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -22,7 +21,6 @@ from castfit.experiment.events import symbols_of
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.formats.petab import version_1, version_2
 from castfit.formats.petab.experiments import Reader, experiments_of
-from castfit.formats.petab.formulas import FormulaError, names_in
 from castfit.formats.petab.identifiers import Constants, Entities, Naming, name_all, read_entities
 from castfit.formats.petab.observing import Datum, Observing, observe
 from castfit.formats.petab.priors import beginnings, distribution
@@ -42,14 +40,14 @@ class LoadedProblem:
     """A problem with the tables that it was made from, and which of its outputs each row measures.
 
     notes : what of the files does not matter, and was left out
-    outside : nominal values outside of their bounds, in words
+    doubts : nominal values outside of their bounds, and estimated parameters that nothing depends on, in words
     """
 
     stated: ProblemTables
     observing: Observing
     problem: Problem
     notes: tuple[str, ...] = ()
-    outside: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def load(file: str | Path, *, verbose: int | None = None) -> Problem:
@@ -71,7 +69,8 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     Warns
     -----
     UserWarning
-        For nominal values outside of their bounds, which stand at the nearer bound.
+        For nominal values outside of their bounds, which stand at the nearer bound, and for estimated parameters on
+        which nothing depends, which are left out.
 
     Examples
     --------
@@ -104,8 +103,8 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     if verbose:
         for note in loaded.notes:
             say(f"{note}; it does not matter")
-    if loaded.outside:
-        warnings.warn("; ".join(loaded.outside), UserWarning, stacklevel=2)
+    if loaded.doubts:
+        warnings.warn("; ".join(loaded.doubts), UserWarning, stacklevel=2)
     return loaded.problem
 
 
@@ -142,7 +141,6 @@ def build(
         reader.refuse(row, data[row.name])
     put = Constants.of(entities, naming.kept, naming.targets)
     model = _model(entities, naming, observing, put, mistakes)
-    mistakes += _unused(stated, entities, naming)
     priors = [(row, distribution(row, truncated=False)) for row in stated.parameters]
     mistakes += [
         f"{row.where}: the prior of '{row.name}': {said}"
@@ -157,11 +155,22 @@ def build(
         for row in stated.experiments
         for made in experiments_of(row, plans[row.name], data[row.name], observing, entities, put, notes)
     ]
-    used = {*model.parameters, *_inside(experiments)} - {*naming.targets}
-    parameters = {n: parameter(row, stated.version) for n, row in naming.table.items() if n in used}
+    graphs = ca.vertcat(
+        model.system.ode, model.system.alg, *model.outputs.values(), *map(ca.SX, model.initial.values())
+    )
+    matters = {*(s.name() for s in ca.symvar(graphs)), *_inside(experiments)}
+    used = {*model.parameters, *matters} - {*naming.targets}
+    parameters = {
+        n: parameter(row, stated.version, matters=n in matters) for n, row in naming.table.items() if n in used
+    }
+    idle = tuple(
+        f"{row.where}: '{n}' is estimated, but nothing depends on it; it is left out"
+        for n, row in naming.table.items()
+        if row.estimated and n not in matters
+    )
     show(f"compiling experiments: {len(experiments)}, states: {len(model.states)}")
     problem = Problem(model, experiments, parameters=parameters).measured_by(PETAB)
-    return LoadedProblem(stated, observing, problem, tuple(notes), _outside(stated.parameters))
+    return LoadedProblem(stated, observing, problem, tuple(notes), (*_outside(stated.parameters), *idle))
 
 
 def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
@@ -203,22 +212,6 @@ def _model(entities: Entities, naming: Naming, observing: Observing, put: Consta
     )
 
 
-def _unused(stated: ProblemTables, entities: Entities, naming: Naming) -> list[str]:
-    """Find estimated parameters that neither the model nor any table contains."""
-    inside: set[str] = set(entities.meaning)
-    said = [c.value for group in stated.conditions.values() for c in group]
-    said += [formula for row in stated.observables for formula in (row.formula, row.noise)]
-    said += [text for m in stated.measurements for text in (*m.overrides, *m.noise_overrides)]
-    for formula in dict.fromkeys(said):
-        with suppress(FormulaError):  # said elsewhere
-            inside |= names_in(formula)
-    return [
-        f"{row.where}: '{row.name}' is estimated, but nothing depends on it"
-        for n, row in naming.table.items()
-        if row.estimated and n not in inside
-    ]
-
-
 def _inside(experiments: Iterable[Experiment]) -> set[str]:
     """Return the names in expressions of experiments."""
     found: set[str] = set()
@@ -236,10 +229,9 @@ def _inside(experiments: Iterable[Experiment]) -> set[str]:
     return found
 
 
-def parameter(row: ParameterRow, version: int) -> Parameter:
-    """Return what a row of the parameter table says: an estimated parameter, or a fixed one."""
-    if not row.estimated:
-        assert row.nominal is not None
+def parameter(row: ParameterRow, version: int, *, matters: bool = True) -> Parameter:
+    """Return what a row of the parameter table says: an estimated parameter, or a fixed one, as where it matters not."""
+    if row.nominal is not None and not (row.estimated and matters):
         return Parameter(row.nominal, fixed=True)
     log = row.scale != LIN or (version > 1 and row.lower > 0 and row.upper > _DECADE * row.lower)
     value = row.nominal
@@ -247,4 +239,6 @@ def parameter(row: ParameterRow, version: int) -> Parameter:
         value = sqrt(row.lower * row.upper) if log else 0.5 * (row.lower + row.upper)
     value = min(max(value, row.lower), row.upper)
     prior = distribution(row, truncated=version > 1)
+    if not matters:
+        return Parameter(value, fixed=True)
     return Parameter(value, row.lower, row.upper, "log" if log else "linear", prior=prior, starts=beginnings(row))

@@ -52,7 +52,7 @@ _SAME = 1e-9  # relative: values of fixed parameters
 class ParameterAxes:
     """What x is: names, scales ("lin", "log", "log10"), bounds, guesses on these scales; of all, fixed ones too.
 
-    place : (n_theta,) the entry of x that each entry of theta is
+    place : (n_theta,) the entry of x that each entry of theta is;  fixed : entries that are not estimated
     """
 
     names: tuple[str, ...]
@@ -61,11 +61,7 @@ class ParameterAxes:
     upper: Array
     guess: Array
     place: Index
-
-    @property
-    def fixed(self) -> Index:
-        """Entries of x that are not estimated."""
-        return np.setdiff1d(np.arange(len(self.names)), self.place)
+    fixed: Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +282,9 @@ def _of_quantities(problem: Problem) -> ParameterAxes:
     guess = problem.to_natural(problem.guess).tolist()
     lower, upper = [q.lower for q in quantities], [q.upper for q in quantities]
     lower, upper, guess = (_on_scales(of, scales) for of in (lower, upper, guess))
-    return ParameterAxes(problem.names, scales, lower, upper, guess, np.arange(len(problem.names)))
+    return ParameterAxes(
+        problem.names, scales, lower, upper, guess, np.arange(len(problem.names)), np.empty(0, dtype=np.intp)
+    )
 
 
 def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
@@ -295,7 +293,8 @@ def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
     of = ([row.lower for row in rows], [row.upper for row in rows], [guesses.get(r.name, r.nominal) for r in rows])
     lower, upper, guess = (_on_scales(values, scales) for values in of)
     place = np.array([names.index(n) for n in problem.names], dtype=np.intp)
-    return ParameterAxes(names, scales, lower, upper, guess, place)
+    fixed = np.array([k for k, row in enumerate(rows) if not row.estimated], dtype=np.intp)
+    return ParameterAxes(names, scales, lower, upper, guess, place, fixed)
 
 
 def _without_spreads(problem: Problem) -> Problem:
@@ -394,7 +393,7 @@ def _kind(base: Any) -> Any:
             said = {
                 "x_names": list(axes.names),
                 "x_scales": list(axes.scales),
-                "x_guesses": axes.guess[None, axes.place],
+                "x_guesses": np.delete(axes.guess, fixed)[None],
                 "x_fixed_indices": fixed.tolist(),
                 "x_fixed_vals": axes.guess[fixed].tolist(),
             }

@@ -65,3 +65,43 @@ def test_a_placeholder_is_one_of_an_observable_that_exists(tmp_path):
         )
     )
     assert problem.names == ("k", "noiseParameter2_other")
+
+
+def test_what_nothing_depends_on_is_left_out(tmp_path):
+    """As in cases 0024 and 0025 of the test suite, whose priors are of parameters that no measurement shows."""
+    path = write(tmp_path, parameters=[parameter("k", 0.4), parameter("idle", 3.0)])
+    with pytest.warns(UserWarning, match="line 3: 'idle' is estimated, but nothing depends on it; it is left out"):
+        problem = cf.petab.load(path)
+    assert problem.names == ("k",)
+    alone = write(tmp_path, parameters=[parameter("k", 0.4)])
+    assert cf.petab.negative_log_likelihood(problem) == cf.petab.negative_log_likelihood(cf.petab.load(alone))
+
+
+@pytest.mark.parametrize("kind", [("uniform", "2;8"), ("cauchy", "3;5"), ("rayleigh", "3")])
+def test_priors_of_what_nothing_depends_on(tmp_path, kind):
+    """Cases 0024 and 0025 of the test suite: a model of constants, measured at its start only."""
+    said = dict(zip(("priorDistribution", "priorParameters"), kind, strict=True))
+    path = write(
+        tmp_path,
+        "model m\n  p_prior = 5\nend\n",
+        version=2,
+        parameters=[
+            {
+                "parameterId": "p_prior",
+                "lowerBound": 0,
+                "upperBound": 10,
+                "nominalValue": 5,
+                "estimate": "true",
+                **said,
+            },
+            {"parameterId": "p1", "lowerBound": 0, "upperBound": 2, "nominalValue": 1, "estimate": "true"},
+            {"parameterId": "p_fixed", "nominalValue": 1, "estimate": "false"},
+        ],
+        observables=[{"observableId": "obs_p1", "observableFormula": "p1", "noiseFormula": "p_fixed"}],
+        measurements=[{"observableId": "obs_p1", "experimentId": "", "measurement": 1, "time": 0}],
+    )
+    with pytest.warns(UserWarning, match="'p_prior' is estimated, but nothing depends on it"):
+        problem = cf.petab.load(path)
+    assert problem.names == ("p1",)
+    assert cf.petab.negative_log_likelihood(problem) == pytest.approx(0.5 * np.log(2 * np.pi))
+    assert cf.fit(problem, "single").values["p1"] == pytest.approx(1.0)
