@@ -230,7 +230,7 @@ def _inside(experiments: Iterable[Experiment]) -> set[str]:
 
 
 def parameter(row: ParameterRow, version: int, *, matters: bool = True) -> Parameter:
-    """Return what a row of the parameter table says: an estimated parameter, or a fixed one, as where it matters not."""
+    """Return what a row of the parameter table says: an estimated parameter, or a fixed one."""
     if row.nominal is not None and not (row.estimated and matters):
         return Parameter(row.nominal, fixed=True)
     log = row.scale != LIN or (version > 1 and row.lower > 0 and row.upper > _DECADE * row.lower)
