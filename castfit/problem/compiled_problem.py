@@ -376,6 +376,22 @@ class Posed:
             ),
         )
 
+    def with_sigma(self, sigma: float) -> Posed:
+        """Return the problem in which the one unknown sigma, of all data, is a number."""
+        return replace(
+            self,
+            groups=(),
+            group_bounds=(),
+            conditions=tuple(
+                replace(
+                    c,
+                    points=replace(c.points, sigma=c.points.sigma * sigma),
+                    observed=tuple(o and replace(o, group=-1) for o in c.observed),
+                )
+                for c in self.conditions
+            ),
+        )
+
     def with_errors(self, found: CorrelationEstimates | None) -> Posed:
         """Return the problem with numbers for what is unknown of how errors depend on each other.
 

@@ -340,7 +340,9 @@ def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
 
 def with_correlations(problem: Posable, found: CorrelationEstimates | None) -> Posable:
     """Return the problem with numbers for how errors depend on each other, where these were to be estimated."""
-    return problem.posed.with_errors(found) if found and (found.times or found.joint) else problem
+    if found is None or not (found.times or found.joint or found.sigma):
+        return problem
+    return problem.posed.with_errors(found) if found.sigma is None else problem.posed.with_sigma(found.sigma)
 
 
 def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:

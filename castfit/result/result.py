@@ -675,7 +675,7 @@ class Result:
             If the problem estimates other quantities or has other experiments or data.
         """
         check("with_problem", kind_mistakes(problem, may_be_fixed=True))
-        problem = self._with_nodes(problem)
+        problem = with_correlations(self._with_nodes(problem), self.errors)
         old = {name: now for name in self.names if (now := called_now(name, problem.names)) != name}
         if old:
             saved = json.dumps(self.to_plain())
@@ -699,7 +699,7 @@ class Result:
                 f"the {what} differs from that of the result; give the problem that was fitted" for what in other
             ]
         check("with_problem", mistakes)
-        return replace(self, problem=with_smoothness(with_correlations(problem, self.errors), self.smoothness))
+        return replace(self, problem=with_smoothness(problem, self.smoothness))
 
     def answering(self, problem: Posable) -> Result:
         """Return the result with the problem that it is known to answer; see `with_problem` where that is not known."""

@@ -295,12 +295,14 @@ class CorrelationEstimates:
     times : time constants by name of the output, or of what was given to `unknown`
     joint, covariance : names of outputs, and the covariance (n, n) of their errors
     errors : standard errors of the logarithms of the time constants; infinite where the likelihood is flat
+    sigma : of all data, where it was chosen with the smoothness of inputs
     """
 
     times: Mapping[str, float]
     joint: tuple[str, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    sigma: float | None = None
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of the errors of an output."""
