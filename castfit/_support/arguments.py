@@ -151,6 +151,11 @@ def text(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
+def refused(value: Any, remedy: str) -> str:
+    """Show what is no result that a tool can use, and what to give; some results know better what to use instead."""
+    return f"{text(value)}; {getattr(value, 'instead', remedy)}"
+
+
 def named(what: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read a mapping from names to anything; a CasADi symbol stands for its name, None for an empty mapping."""
     if mapping is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from typing import Any
 
+from castfit._support.status import check
 from castfit.cli.command import FAILED, Command, keywords, say, write_json
 
 _KINDS = ("residual", "wild", "parametric")
@@ -27,7 +29,10 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
 
     source = load(arguments.name, arguments.option)
     method, solver = usual_parts(source)
-    result = castfit.fit(source.problem, method, solver, start=source.start)
+    from castfit.problem.problem import kind_mistakes
+
+    check("bootstrap", kind_mistakes(source.problem))
+    result: Any = castfit.fit(source.problem, method, solver, start=source.start)
     console = screen.console(stderr=arguments.json == "-")
     if not result.success:
         say(result.summary(), sys.stderr)

@@ -44,19 +44,31 @@ class FitCall:
     def of(cls, arguments: argparse.Namespace) -> FitCall:
         """Read what the user gave; the rest is as the kind of problem has it."""
         source = load(arguments.name, arguments.option)
+        if source.problem.posed.model.noises:
+            given = ("transcription", "solver", "intervals", "elements", "degree")
+            said = [f"--{name}" for name in given if getattr(arguments, name, None) is not None]
+            why = "means nothing for a model with noises, whose path is estimated by its likelihood; leave it out"
+            check("options", [f"{name} {why}" for name in said])
         kind = arguments.transcription or source.transcription
         transcription = make_transcription(source, kind, vars(arguments))
-        start = read_start(source, kind, arguments.start, arguments.seed)
+        noisy = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at
+        start: Mapping[str, float] = dict[str, float]()
+        if not noisy or arguments.start is not None:
+            start = read_start(source, kind, arguments.start, arguments.seed)
         return cls(source, transcription, solver_name(source, kind, arguments.solver), start)
 
-    def run(self, *, max_time: float = math.inf, verbose: int = 0) -> Result:
-        """Fit the problem, with progress on standard error."""
+    def run(self, *, max_time: float = math.inf, verbose: int = 0) -> Any:
+        """Fit the problem, with progress on standard error; a model with noises gives a `PathResult`."""
         from castfit.cli import console as screen
         from castfit.drive.run.optima import Merit
 
-        what, merit = f"{self.source.name}, {self.transcription.label}", Merit.of(self.source.problem)
+        noisy = bool(self.source.problem.posed.model.noises)
+        method = "path" if noisy else self.transcription.label
+        what, merit = f"{self.source.name}, {method}", Merit.of(self.source.problem)
 
         def line(now: Iteration) -> str:
+            if noisy:
+                return f"{what}: iteration {now.iteration}, -log L = {now.cost:.6g}"
             reached = merit.at_height(merit.height(now.cost, now.chi2))
             return f"{what}: iteration {now.iteration}, {merit.measure} = {reached:.6g}"
 
@@ -65,8 +77,8 @@ class FitCall:
             show(what)
             return castfit.fit(
                 self.source.problem,
-                self.transcription,
-                make_solver(self.solver),
+                None if noisy else self.transcription,
+                None if noisy else make_solver(self.solver),
                 start=self.start,
                 max_time=max_time,
                 callback=lambda now: show(line(now)),
@@ -100,12 +112,14 @@ def _fit(arguments: argparse.Namespace) -> int:
     result = asked.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
     console = screen.console(stderr=arguments.json == "-")
     screen.tell(console, result.summary())
-    if source.reference is not None and math.isfinite(result.chi2):
+    if source.reference is not None and isinstance(result, castfit.Result) and math.isfinite(result.chi2):
         sentence, table = screen.against_reference(result, source.reference)
         console.print()
         console.print(screen.shown(table))
         console.print(sentence, markup=False)
-    write_results(arguments, fit_record(source.name, asked.solver, result), result)
+    noisy = isinstance(result, castfit.PathResult)
+    record = path_record(source.name, result) if noisy else fit_record(source.name, asked.solver, result)
+    write_results(arguments, record, result)
     return exit_status([result])
 
 
@@ -159,7 +173,14 @@ def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
     )
 
 
-def exit_status(results: Sequence[Result]) -> int:
+def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
+    """Return what is written as JSON of a model with noises."""
+    told = ("success", "described", "message", "standard_errors", "log_likelihood", "n_data", "iterations", "time")
+    known = {n: getattr(result, n) for n in told}
+    return finite({"problem": name, "status": result.status.value, "parameters": result.values, **known})
+
+
+def exit_status(results: Sequence[Any]) -> int:
     """Return 0 if all fits succeeded and describe their data, otherwise what says why not."""
     if any(result.status is Status.INTERRUPTED for result in results):
         return INTERRUPTED

@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import castfit
 from castfit._support.status import Status, check
@@ -31,16 +32,18 @@ def _run(arguments: argparse.Namespace) -> int:
     wrong = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
     wrong += [] if target.absolute().parent.is_dir() else [f"there is no folder '{target.parent}'; make it first"]
     check("--out", wrong)
-    result = asked.run(max_time=arguments.max_time)
+    result: Any = asked.run(max_time=arguments.max_time)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
+    noisy = isinstance(result, castfit.PathResult)
+    check("--profiles", ["a model with noises has no profiles; leave --profiles out"] * (noisy and arguments.profiles))
     result.report(
         target,
         title=arguments.title or stem,
         notes=_description(arguments.name),
         command=shlex.join(["castfit", *_given()]),
         source=_script(arguments.name),
-        further={"Profiles": castfit.profile(result)} if arguments.profiles and result.success else {},
+        further={"Profiles": castfit.profile(cast("Any", result))} if arguments.profiles and result.success else {},
     )
     say(f"{result!r}", sys.stdout)
     say(f"The report is in {target}.", sys.stdout)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.fit.start.decomposition.search import Decomposed
     from castfit.fit.start.soft_start import SoftStart
+    from castfit.result.path_result import PathResult
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
@@ -64,7 +65,7 @@ def fit(
     f_scale: float = 1.0,
     confidence_level: float = 0.95,
     verbose: int | None = None,
-) -> Result:
+) -> Result | PathResult:
     """Estimate parameters and initial states.
 
     Parameters
@@ -195,6 +196,10 @@ def fit(
     question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
     with Interrupt(), lanes_divided(workers), _line_of(verbose):
         return solved(question, refinements, once.fit) if refinements else once.fit(question)
+
+
+plain_fit = cast("Callable[..., Result]", fit)
+"""`fit` of problems whose model has no noises, as drivers know that they are."""
 
 
 def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:

@@ -96,8 +96,11 @@ def _noise_mistakes(said: Statement) -> list[str]:
     noises, remedy = {*said.model.noises}, "it has no value at a time; leave it out"
     mistakes = [f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in said.parameters if n in noises]
     for e in said.experiments if noises else ():
-        held = noises & {*e.parameters, *symbols_of(e.events)}
-        mistakes += [f"{e.name}: '{n}' is white noise: {remedy} of parameters and events" for n in sorted(held)]
+        graphs = [v for v in (*(m.sigma for m in e.noise.values()), *e.initial.values()) if isinstance(v, ca.SX)]
+        inside = {s.name() for graph in graphs for s in ca.symvar(graph)}
+        held = noises & {*e.parameters, *symbols_of(e.events), *inside}
+        where = "parameters, events, initial values and sigma"
+        mistakes += [f"{e.name}: '{n}' is white noise: {remedy} of {where}" for n in sorted(held)]
     return mistakes
 
 

@@ -15,7 +15,7 @@ import casadi as ca
 import numpy as np
 from scipy.special import fdtri
 
-from castfit._support.arguments import text
+from castfit._support.arguments import refused, text
 from castfit._support.status import CastfitError, check
 from castfit._support.whole_files import write_whole
 from castfit.integrate import IntegratorOptions
@@ -72,7 +72,7 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
     mistakes: list[str] = []
     thing: Any = found
     if not isinstance(thing, (Problem, Result)):
-        mistakes.append(f"the first argument is {text(thing)}; give a Problem or a Result")
+        mistakes.append(f"the first argument is {refused(thing, 'give a Problem or a Result')}")
     place: Any = path
     if not isinstance(place, (str, Path)) or Path(place).suffix.lower() not in (".html", ".htm"):
         mistakes.append(f"path is {text(place)}; give the name of a file that ends in .html")

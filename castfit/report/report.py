@@ -14,20 +14,22 @@ from castfit.drive.search.incremental.result import IncrementalResult
 from castfit.drive.search.multistart.result import MultistartResult
 from castfit.drive.search.portfolio.result import PortfolioResult
 from castfit.drive.search.scatter.result import ScatterResult
-from castfit.report import result_sections, run_sections
+from castfit.report import path_sections, result_sections, run_sections
 from castfit.report.figures import is_picture
 from castfit.report.markup import joined, tag
 from castfit.report.page import Lead, Section, write
 from castfit.report.problem_sections import question
 from castfit.report.result_sections import Figures
+from castfit.result.path_result import PathResult
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit.drive.run.run_result import SearchResult
 
-Reportable = (
+Told = (
     Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult | SelectionResult
 )
+Reportable = Told | PathResult
 
 
 def report(
@@ -87,10 +89,14 @@ def report(
     ]
     check("report", mistakes)
     figures = Figures()
-    above, chapters = _story(found, figures, title, notes)
+    if isinstance(found, PathResult):
+        above = path_sections.lead(found, title or "A fit", notes)
+        chapters = path_sections.sections(found, figures, command, source)
+    else:
+        above, chapters = _story(found, figures, title, notes)
     at = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
     chapters[at:at] = [_chapter(k, name, thing, figures) for k, (name, thing) in enumerate(more.items(), 1)]
-    best = found if isinstance(found, Result) else found.best
+    best = None if isinstance(found, PathResult) else found if isinstance(found, Result) else found.best
     if best is not None:
         chapters.append(result_sections.repeat(best, command, source))
     return write(path, above, chapters)
@@ -116,7 +122,7 @@ def _chapter(k: int, name: str, thing: Any, figures: Figures) -> Section:
     return Section(f"further-{k}", name, content)
 
 
-def _story(found: Reportable, figures: Figures, title: str, notes: str) -> tuple[Lead, list[Section]]:
+def _story(found: Told, figures: Figures, title: str, notes: str) -> tuple[Lead, list[Section]]:
     if isinstance(found, Result):
         return result_sections.lead(found, title or "A fit", notes), result_sections.sections(found, figures)
     if isinstance(found, IncrementalResult):

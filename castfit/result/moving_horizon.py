@@ -403,7 +403,9 @@ class MovingHorizon:
         )
 
     def __repr__(self) -> str:
-        return one_line(f"MovingHorizon(horizon = {self.horizon}, {self.now or 'no step yet'})")
+        filled = max(len(self._window.t) - 1, 0)
+        whole = "" if filled >= self.horizon else f", {filled} of them so far: nothing is left behind yet"
+        return one_line(f"MovingHorizon(horizon = {self.horizon}{whole}, {self.now or 'no step yet'})")
 
 
 def moving_horizon(

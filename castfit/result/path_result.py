@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _VANISHING = 3.0  # relative standard error of a positive quantity that may be 0
+_INSTEAD = {
+    **dict.fromkeys(("diagnostics", "residuals", "residual_table", "normalised_residuals", "goodness"),
+                    "residuals follow the data; use innovations and white"),
+    **dict.fromkeys(("chi2", "cost", "objective", "dof"), "it maximises log_likelihood; use that, aic and bic"),
+    **dict.fromkeys(("initial_states", "trajectories", "simulate"), "the states are a path; use path(name)"),
+    **dict.fromkeys(("identifiability", "correlation", "information", "influence", "confidence_region"),
+                    "use covariance, standard_errors and confidence_intervals()"),
+}  # fmt: skip
 _TRUSTED, _DOUBTED = 0.5, 0.05  # effective shares of draws
 
 
@@ -191,6 +199,10 @@ class PathResult(Tabled):
     PathBand('x' in 'experiment 1': 25 nodes)
     """
 
+    instead: ClassVar[str] = (
+        "of a model with noises there are confidence_intervals(), aic, path, innovations and laplace_check(); give the "
+        "result of the same model without noises"
+    )
     status: Status
     message: str
     names: tuple[str, ...]
@@ -377,6 +389,11 @@ class PathResult(Tabled):
         return tuple((what, value, float(q)) for (what, value, _), q in zip(found, p, strict=True))
 
     @property
+    def described(self) -> bool:
+        """Whether this is a solution, and the innovations are not shown to be anything but white noise."""
+        return self.success and not any(p < PROOF for _, _, p in self.whiteness)
+
+    @property
     def white(self) -> str:
         """What the innovations say about the model, in words."""
         tested = [t for t in self.whiteness if np.isfinite(t[2])]
@@ -402,6 +419,53 @@ class PathResult(Tabled):
         """
         self.owner("plot")
         return views().plots.paths(self, path, **options)
+
+    def predict(self, times: Any = None, *, confidence_level: float | None = None) -> dict[str, dict[str, Array]]:
+        """Return the path of all states and outputs with its bands, per experiment, on lines between nodes.
+
+        Parameters
+        ----------
+        times : (n,) array, optional
+            Within the data; by default the nodes.  What comes later is told by `castfit.moving_horizon`.
+        confidence_level : float, optional
+            Of the bands ``"x lower"`` and ``"x upper"``.
+
+        Raises
+        ------
+        InputError
+            For times before the start or after the last datum.
+        """
+        out = dict[str, dict[str, Array]]()
+        for name, track in self.tracks.items():
+            t = track.times if times is None else np.atleast_1d(np.asarray(times, dtype=float))
+            first, last = float(track.times[0]), float(track.times[-1])
+            wrong = not (t.size and np.isfinite(t).all() and t.min() >= first and t.max() <= last)
+            far = f"times of '{name}' lie between {first:g} and {last:g}; what comes later is told by cf.moving_horizon"
+            check("predict", [far] if wrong else [])
+            out[name] = {"time": t}
+            for output in track.names:
+                band = self.path(output, name, confidence_level=confidence_level)
+                each = {output: band.values, f"{output} lower": band.lower, f"{output} upper": band.upper}
+                out[name] |= {n: np.asarray(np.interp(t, band.times, v), dtype=float) for n, v in each.items()}
+        return out
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write a page that tells the story of this fit: question, path, estimates, innovations, the way there.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write the page; it ends in ``.html``.
+        **options
+            Of `castfit.report.report`.
+        """
+        return views().reports.report(self, path, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what takes the place of what other results have."""
+        if name in _INSTEAD:
+            raise AttributeError(f"the result of a model with noises has no {name}: {_INSTEAD[name]}")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""

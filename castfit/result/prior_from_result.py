@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import items, name_of, text
+from castfit._support.arguments import items, name_of, refused, text
 from castfit._support.status import check, suggest
 from castfit.densities.priors import JointNormal
 from castfit.result.result import Result
@@ -57,7 +57,7 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     """
     given: Any = result
     if not isinstance(given, Result):
-        check("Prior", [f"result is {text(result)}; give the result of a fit"])
+        check("Prior", [f"result is {refused(result, 'give the result of a fit')}"])
     if not result.success:
         check("Prior", [f"the fit did not succeed ({result.status.value}); fit again from another start"])
     if result.sigmas and result.dof <= 0:

@@ -407,6 +407,7 @@ def read_model(
     """
     values = named("parameters", parameters, mistakes)
     mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    values |= {n: values.get(n, 0.0) for n in model.noises}  # nothing disturbs what is simulated
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
     signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
     mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]

@@ -17,7 +17,7 @@ from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
 from castfit.drive.uncertainty.inputs import problem_mistakes
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import parts_from
 from castfit.integrate import IntegratorOptions
 from castfit.result.result import Result

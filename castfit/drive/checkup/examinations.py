@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.reprs import listed
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.integrate import STEPPED, SUNDIALS, sundials
 from castfit.integrate.esdirk_binding import wanted_compiler

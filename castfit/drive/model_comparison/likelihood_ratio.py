@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, text
+from castfit._support.arguments import is_one_of, refused, text
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
@@ -116,7 +116,9 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     (1, 41)
     """
     given: dict[str, Any] = {"smaller": smaller, "larger": larger}
-    mistakes = [f"{n} is {text(r)}; give the result of a fit" for n, r in given.items() if not isinstance(r, Result)]
+    mistakes = [
+        f"{n} is {refused(r, 'give the result of a fit')}" for n, r in given.items() if not isinstance(r, Result)
+    ]
     check("likelihood_ratio", mistakes)
     if not is_one_of(nested, True, None):
         mistakes.append(f"nested is {text(nested)}; give True, or nothing to have it checked")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import items, text
+from castfit._support.arguments import items, refused, text
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, check
@@ -158,7 +158,9 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
         named = {f"model {i}": r for i, r in enumerate(listed or [], start=1)}
         if listed is None:
             mistakes.append(f"results is {text(given)}; give several results, by name or in a list")
-    mistakes += [f"'{n}' is {text(r)}; give the result of a fit" for n, r in named.items() if not isinstance(r, Result)]
+    mistakes += [
+        f"'{n}' is {refused(r, 'give the result of a fit')}" for n, r in named.items() if not isinstance(r, Result)
+    ]
     if not mistakes and len(named) < 2:
         mistakes.append("there are fewer than two results; give those that are to be compared")
     check("compare_models", mistakes)

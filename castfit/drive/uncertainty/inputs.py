@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import text
+from castfit._support.arguments import refused
 from castfit._support.status import check
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import kind_mistakes
@@ -21,7 +21,7 @@ def solved_problem(where: str, result: Any, mistakes: list[str]) -> Posed:
     Raises InputError: at once, with the mistakes found so far, if it is no solution of a problem that is known.
     """
     if not isinstance(result, Result):
-        check(where, [f"result is {text(result)}; give the result of a fit", *mistakes])
+        check(where, [f"result is {refused(result, 'give the result of a fit')}", *mistakes])
     problem = result.problem
     if problem is None:
         check(where, [UNKNOWN_MODEL, *mistakes])
@@ -37,7 +37,7 @@ def problem_mistakes(given: Any, remedy: str) -> list[str]:
     if isinstance(given, Result):
         return [UNKNOWN_MODEL] if given.problem is None else kind_mistakes(given.problem)
     if not hasattr(given, "posed"):
-        return [f"the first argument is {text(given)}; {remedy}"]
+        return [f"the first argument is {refused(given, remedy)}"]
     return kind_mistakes(given)
 
 

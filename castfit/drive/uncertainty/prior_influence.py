@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import text
+from castfit._support.arguments import refused
 from castfit._support.public_names import public
 from castfit._support.status import check
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription
 from castfit.result.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
 from castfit.result.result import Result
@@ -148,7 +148,7 @@ def prior_influence(
     """
     given: Any = result
     if not isinstance(given, Result):
-        check("prior_influence", [f"result is {text(given)}; give the result of a fit"])
+        check("prior_influence", [f"result is {refused(given, 'give the result of a fit')}"])
     problem = result.problem
     if problem is None:
         check("prior_influence", [UNKNOWN_MODEL])

@@ -17,7 +17,7 @@ from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.incremental.result import IncrementalResult
 from castfit.drive.search.scatter.result import ScatterResult
 from castfit.drive.search.scatter.scatter_search import scatter_search
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.problem.problem import Posable
 from castfit.result.result import Result

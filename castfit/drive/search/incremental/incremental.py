@@ -40,7 +40,7 @@ from castfit.drive.search.incremental.hills import LOOKS, lower_point
 from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
 from castfit.drive.search.incremental.limits import Bounds, HorizonEstimate, confidence_limits, standard_deviations
 from castfit.drive.search.incremental.result import Horizon, IncrementalResult
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed

@@ -42,7 +42,7 @@ from castfit._support.time_limit import Interrupt
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.portfolio.limits import Field
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.start.decomposition.search import Decomposed
 from castfit.fit.start.gaussian_surrogate import completed
 from castfit.fit.start.local_search import ACCURATE, best_of, descend, settle, work_of

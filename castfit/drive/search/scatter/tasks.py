@@ -18,7 +18,8 @@ from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.optima import Merit
 from castfit.drive.search.scatter.bounds import SearchBounds
 from castfit.drive.search.scatter.method.choice import path_distances, thinned
-from castfit.fit.fit import Solver, Transcription, fit
+from castfit.fit.fit import Solver, Transcription
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.start.decomposition.search import Decomposed
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.problem import Posable

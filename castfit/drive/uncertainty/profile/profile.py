@@ -51,7 +51,7 @@ from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_t
 from castfit.drive.uncertainty.profile.result import Other, Profile, Profiles
 from castfit.drive.uncertainty.profile.targets import Target
 from castfit.drive.uncertainty.profile.tasks import ProfileSetting, follow_target, parts_along
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.problem import Posable
 from castfit.result.result import Result

@@ -9,7 +9,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, real, text
+from castfit._support.arguments import is_one_of, items, real, refused, text
 from castfit._support.arrays import Array
 from castfit._support.status import suggest
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, OutputAt, PredictedOutput, prediction
@@ -36,7 +36,7 @@ _ABSENT = -1
 def owner(result: Any, mistakes: list[str]) -> Posable | None:
     """Return the problem of a result that can be profiled."""
     if not isinstance(result, Result):
-        mistakes.append(f"result is {text(result)}; give the Result of a fit")
+        mistakes.append(f"result is {refused(result, 'give the Result of a fit')}")
         return None
     if result.problem is None:
         mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")

@@ -32,7 +32,8 @@ from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
 from castfit.drive.uncertainty.refits.descent import WarmDescent
 from castfit.fit.attempt import has_states, with_states
 from castfit.fit.build_result import sigma_names
-from castfit.fit.fit import at_trajectory, fit
+from castfit.fit.fit import at_trajectory
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.problem.compiled_problem import CHI2, PETAB, Posed
 from castfit.result.covariance import neg2loglik
