@@ -12,7 +12,7 @@ from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.run.run_result import CUT_OFF, FitRecord
 from castfit.drive.search.multistart.multistart import multistart
-from castfit.fit.fit import fit
+from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.problem import Posable
 from castfit.result.goodness_of_fit import Criteria
