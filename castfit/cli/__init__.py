@@ -15,7 +15,21 @@ from collections.abc import Sequence
 
 import castfit
 from castfit._support.status import CastfitError
-from castfit.cli import bench, bootstrap, compare, demo, doctor, explore, fit, new, profile, report, search, select
+from castfit.cli import (
+    bench,
+    bootstrap,
+    compare,
+    demo,
+    design,
+    doctor,
+    explore,
+    fit,
+    new,
+    profile,
+    report,
+    search,
+    select,
+)
 from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, say
 
 COMMANDS = (
@@ -27,6 +41,7 @@ COMMANDS = (
     bootstrap.COMMAND,
     compare.COMMAND,
     select.COMMAND,
+    design.COMMAND,
     doctor.COMMAND,
     report.COMMAND,
     explore.COMMAND,

@@ -9,6 +9,7 @@ headings, legends; `_grid` arranges panels of data and residuals, which `_scales
 
 from castfit._support.public_names import publish as _publish
 from castfit.plots.convergence import animate, history, iterations
+from castfit.plots.designs import design
 from castfit.plots.diagnostics import residuals
 from castfit.plots.draws import histograms, pairs
 from castfit.plots.inputs import inputs
@@ -28,6 +29,7 @@ __all__ = [
     "comparison",
     "contours",
     "correlation",
+    "design",
     "directions",
     "ellipses",
     "fit",

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
     from castfit.result.bands import ParameterDraws
     from castfit.result.confidence_region import ConfidenceRegion
+    from castfit.simulate.output_sensitivities import Responses
 
 
 _ROUNDING = 1e-9  # relative
@@ -528,6 +529,39 @@ class Result:
         unbiased = self.noise / self.sigmas["sigma"] if "sigma" in self.sigmas else 1.0
         drawn = (bands, self.theta, posed, found, self.integrator)
         return Prediction(bands_from_draws(*drawn, chosen, np.random.default_rng(rng), unbiased if noise else None))
+
+    def sensitivities(self, times: Times = None) -> dict[str, Responses]:
+        """Return all outputs of the model at any times, and their derivatives by the estimated quantities.
+
+        Parameters
+        ----------
+        times : (n,) array, or mapping from experiment to array, optional
+            Increasing, from the start of each experiment on; by default the measured times.
+
+        Returns
+        -------
+        dict
+            Per experiment `names` of the outputs, `times` (n,), `values` (n, n_outputs) and `slopes` (n, n_outputs,
+            n_theta), by the natural values of the quantities in the order of `names`.
+
+        Raises
+        ------
+        InputError
+            For times that are none, and for a loaded result without its problem.
+        SimulationError
+            If the model cannot be integrated with its sensitivities.
+
+        Examples
+        --------
+        >>> import castfit as cf
+        >>> result = cf.fit(cf.problems.load("bellman").problem)
+        >>> found = result.sensitivities([0.0, 10.0])["experiment 1"]
+        >>> found.names, found.slopes.shape
+        (('z',), (2, 1, 2))
+        """
+        from castfit.simulate.output_sensitivities import natural_responses
+
+        return natural_responses(self._owner("sensitivities").posed, self.theta, times, self.integrator)
 
     @renamed(level="confidence_level")
     def estimated_inputs(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:

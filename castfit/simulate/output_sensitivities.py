@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.arguments import named, reals, text
+from castfit._support.status import check, unknown_names
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.experiment.experiment import Points
 from castfit.problem.observables import ObservedOutput
+from castfit.simulate.simulate import SimulationError
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -63,6 +67,32 @@ def responses(
     ((values, *_),) = staged.standardised(theta)
     found = Responses(names, times, values.reshape(times.size, len(names)), slopes)
     return found if np.isfinite(found.values).all() and np.isfinite(found.slopes).all() else None
+
+
+def natural_responses(posed: Posed, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, Responses]:
+    """Return what every experiment's outputs are at times, with derivatives by natural values.
+
+    times : for all, or by experiment; None for the measured ones.  What is none is an InputError.
+    """
+    conditions = {c.name: c for c in posed.conditions}
+    mistakes: list[str] = []
+    given = named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
+    mistakes += unknown_names("'{}' is no experiment", given, conditions)
+    wanted: dict[str, Array] = {}
+    for name in [n for n in given if n in conditions]:
+        at = conditions[name].points.times if given[name] is None else reals(given[name])
+        if at is None or at.ndim != 1 or not at.size or not np.isfinite(at).all() or at.min() < conditions[name].start:
+            mistakes.append(f"times of '{name}' are {text(given[name])}; give numbers from its start on")
+        else:
+            wanted[name] = np.unique(at)
+    check("sensitivities", mistakes)
+    found: dict[str, Responses] = {}
+    for name, at in wanted.items():
+        one = responses(posed, conditions[name], at, theta, options)
+        if one is None:
+            raise SimulationError(name, np.nan, "the model could not be integrated with its sensitivities")
+        found[name] = replace(one, slopes=one.slopes / posed.natural_slope(theta))
+    return found
 
 
 def simulated(

@@ -63,6 +63,7 @@ SLOW = {
     "stiffness",
     "unknown_infectivity",
     "van_der_pol",
+    "what_to_measure_next",
     "which_terms",
 }
 

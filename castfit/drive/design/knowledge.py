@@ -157,7 +157,10 @@ class Knowledge:
                         f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"
                     )
                     raise InputError("design", [f"{self.labels[k]}: {message}"])
-            one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, self.sigmas)
+            elif said is not None:
+                spread = np.full(times.size, float(said))
+            factors = self.sigmas if said is None else (1.0,) * len(self.sigmas)
+            one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, factors)
             for part, kept in zip(one, (mu, s, rows), strict=True):
                 kept.append(part)
         stacked = np.stack(rows, axis=1)
@@ -283,7 +286,8 @@ def knowledge(
         f"{labels[k]}: how accurate is '{o}'? Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
         for k, c in enumerate(whole)
         for o in c.outputs
-        if (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
+        if c.sigma_of(o) is None
+        and (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
         and noise.group >= 0
         and not np.isfinite(found.sigmas[noise.group])
     ]
@@ -331,7 +335,8 @@ def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Probl
         said = candidate.sigma_of(output)
         like = next((e for e in (base, *problem.experiments) if output in e.measured), None)
         if said is not None:
-            sigma[output] = 1.0 if isinstance(said, Relative) else float(said)
+            if "" not in problem.posed.groups:  # where no sigma is known none is given here either
+                sigma[output] = 1.0 if isinstance(said, Relative) else float(said)
         elif like is None:
             mistakes.append(
                 f"{label}: how accurate is '{output}'? It was not measured; give Candidate(sigma={{'{output}': ...}})"

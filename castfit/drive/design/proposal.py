@@ -95,6 +95,11 @@ class Design:
     relaxed: RelaxedDesign
 
     @property
+    def reordered(self) -> bool:
+        """Whether the criterion takes the quantities in another order than `known` has them."""
+        return self.criterion == "Ds"
+
+    @property
     def gap(self) -> float:
         """By how much the criterion of any other design can be smaller than that of this one."""
         return self.value - self.bound

@@ -118,6 +118,46 @@ def test_draws_make_a_robust_design():
     assert worst.criterion == "D"
 
 
+def test_it_is_drawn_verified_and_exported(tmp_path):
+    design = cf.design(fitted(), cf.Candidate(GRID, ["b"], name="next"), budget=6)
+    figure = design.plot(tmp_path / "design.png")
+    assert len(figure.axes) == 4
+    assert (tmp_path / "design.png").stat().st_size > 10_000
+    verified = design.verify(12)
+    assert verified.fitted == 12
+    pytest.importorskip("petab")
+    again = cf.petab.load(design.save_petab(tmp_path / "next"))
+    assert again.n_data == 10
+
+
+def test_sensitivities_are_derivatives_of_predictions():
+    result = fitted()
+    found = result.sensitivities([0.5, 3.0])["experiment 1"]
+    h = 1e-4
+    for j, name in enumerate(result.names):
+        up, down = (
+            cf.simulate(box_lucas(), {**result.values, name: result.values[name] * (1 + s * h)}, [0.5, 3.0])
+            for s in (1, -1)
+        )
+        for o, output in enumerate(found.names):
+            slope = (up["experiment 1"][output] - down["experiment 1"][output]) / (2 * h * result.values[name])
+            np.testing.assert_allclose(found.slopes[:, o, j], slope, rtol=1e-4, atol=1e-6)
+    with pytest.raises(cf.InputError, match="times of 'experiment 1' are"):
+        result.sensitivities([-1.0])
+
+
+def test_the_command_line(tmp_path, capsys):
+    from castfit.cli import main
+
+    picture = tmp_path / "design.png"
+    asked = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1", "--over", "k1", "--plot", str(picture)]
+    assert main(asked) == 0
+    assert "Measure z at t = " in capsys.readouterr().out
+    assert picture.exists()
+    assert main(["design", "bellman", "--guess", "--budget", "3", "--times", "now"]) == 2
+    assert "give A:B:N" in capsys.readouterr().err
+
+
 MISTAKES = [
     ({"budget": 0}, "budget is 0; give a positive number"),
     ({"budget": {"c": 3}}, "budget names 'c'"),

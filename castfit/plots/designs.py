@@ -1,0 +1,142 @@
+"""A picture of a design: what will be known, when to measure, the certificate, and what more money would buy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from castfit.drive.design.interior_point import relaxed
+from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy
+from castfit.plots._colours import BLUE, INK, RED, SOFT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from castfit._support.arrays import Array
+    from castfit.drive.design.proposal import Design
+
+_POINTS = 200
+_MOST = 4  # panels of predictions
+_BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_WIDTH, _HEIGHT = 3.0, 2.4
+_KNOWN = 1.0  # relative standard deviation of a band that is worth drawing
+_TWO = 1.96
+
+
+def design(found: Design, path: str | Path | None = None) -> Figure:
+    """Plot what a design promises.
+
+    Above, the predictions with their bands of 95 % before (light) and after, and the times with how often each is
+    measured; below, the certificate, which touches its bound where the relaxed design measures, the ellipses of two
+    quantities before and after, and the standard deviations after designs of other budgets.
+
+    Parameters
+    ----------
+    found : Design
+    path : str or Path, optional
+        Where to write the figure; the ending decides on the format.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> result = cf.fit(cf.problems.load("bellman").problem)
+    >>> proposed = cf.design(result, cf.Candidate([10, 20, 40, 80]), budget=3)
+    >>> figure = cf.plots.design(proposed)
+    """
+    panels = [
+        (k, j)
+        for k, values in enumerate(found.bought.values[0])
+        for j in range(len(values.outputs))
+        if np.any(found.table["output"][found.table["candidate"] == found.known.labels[k]] == values.outputs[j])
+    ][:_MOST]
+    columns = max(len(panels), 3)
+    figure: Any = new_figure(columns * _WIDTH, 2 * _HEIGHT)
+    cells = figure.add_gridspec(2, columns)
+    covariances = [np.linalg.inv(M[0]) for M in (found.bought.offers.M0, found.bought.offers.information(found.counts))]
+    for place, (k, j) in enumerate(panels):
+        _prediction(_panel(figure, cells[0, place]), found, k, j, covariances)
+    _certificate(_panel(figure, cells[1, 0]), found)
+    _ellipses(_panel(figure, cells[1, 1]), found, covariances)
+    _budgets(_panel(figure, cells[1, 2]), found)
+    return finish(figure, path)
+
+
+def _panel(figure: Any, cell: Any) -> Any:
+    axes = figure.add_subplot(cell)
+    tidy(axes)
+    return axes
+
+
+def _prediction(axes: Any, found: Design, k: int, j: int, covariances: list[Array]) -> None:
+    values, known = found.bought.values[0][k], found.known
+    label, output = known.labels[k], values.outputs[j]
+    start, last = known.condition(k).start, float(values.times[-1])
+    times = np.linspace(start, last, _POINTS) if last > start else values.times
+    mu, slopes = known.slopes(label, times, [output])
+    middle, slope = mu[:, 0], slopes[:, 0]
+    for covariance, alpha, when in zip(covariances, (0.18, 0.45), ("before", "after"), strict=True):
+        if np.sqrt(np.diag(covariance).max()) < _KNOWN:
+            reach = _TWO * np.sqrt(np.maximum(np.einsum("ti,ij,tj->t", slope, covariance, slope), 0.0))
+            axes.fill_between(times, middle - reach, middle + reach, color=BLUE, alpha=alpha, linewidth=0, label=when)
+    axes.plot(times, middle, color=INK, linewidth=1.0)
+    here = (found.table["candidate"] == label) & (found.table["output"] == output)
+    for t, count, y in zip(*(found.table[c][here] for c in ("time", "count", "prediction")), strict=True):
+        axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
+        axes.plot([t], [y], "o", color=RED, markersize=3.5)
+        axes.annotate(f"{count:.3g}", (t, 0.09), xycoords=("data", "axes fraction"), ha="center", fontsize=7, color=RED)
+    heading(axes, plain(output if len(known.labels) == 1 else f"{output}, {label}"), pad=4)
+    labels(axes, plain(known.posed.label("time")), size=8, labelpad=1)
+
+
+def _certificate(axes: Any, found: Design) -> None:
+    bought = found.bought
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = found.relaxed.sensitivity / (found.relaxed.y @ bought.offers.A)
+    for line in np.unique(bought.at.line):
+        own = np.flatnonzero(bought.at.line == line)
+        mark = "o" if own.size == 1 else ""
+        axes.plot(bought.at.time[own], share[own], color=INK, linewidth=1.0, marker=mark)
+    axes.axhline(1.0, color=RED, linewidth=0.9)
+    heading(axes, "worth over price: nothing above 1", pad=4)
+    labels(axes, plain(found.known.posed.label("time")), size=8, labelpad=1)
+
+
+def _ellipses(axes: Any, found: Design, covariances: list[Array]) -> None:
+    known = found.known
+    if len(known.of) < 2:
+        axes.axis("off")
+        return
+    pair = known.of[:2]
+    angle = np.linspace(0, 2 * np.pi, _POINTS)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
+    for covariance, colour in zip(covariances, (SOFT, BLUE), strict=True):
+        part = covariance[np.ix_(pair, pair)]
+        if np.sqrt(np.diag(part).max()) < _KNOWN:
+            x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle
+            axes.plot(x, y, color=colour, linewidth=1.3)
+    heading(axes, "before and after (95 %)", pad=4)
+    labels(axes, plain(f"{known.names[pair[0]]} (%)"), plain(f"{known.names[pair[1]]} (%)"), size=8, labelpad=1)
+
+
+def _budgets(axes: Any, found: Design) -> None:
+    offers, known = found.bought.offers, found.known
+    sizes: list[float] = []
+    errors: list[Array] = []
+    for factor in _BUDGETS if found.criterion != "T" and len(offers.J) == 1 and offers.b.size else ():
+        best = relaxed(found.goal, replace(offers, b=offers.b * factor), 1e-5) if not found.reordered else None
+        if best is not None:
+            covariance = np.linalg.inv(offers.information(best.w)[0])
+            sizes.append(factor)
+            errors.append(100 * np.sqrt(np.diag(covariance))[known.of])
+    if not sizes:
+        axes.axis("off")
+        return
+    for name, of in zip(known.posed.names, np.array(errors).T, strict=True):
+        axes.loglog(sizes, of, marker="o", markersize=3, linewidth=1.0, label=name)
+    axes.legend(fontsize=7, frameon=False)
+    heading(axes, "standard deviation (%)", pad=4)
+    labels(axes, "budget, times this one", size=8, labelpad=1)
