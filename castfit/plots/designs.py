@@ -136,7 +136,9 @@ def _budgets(axes: Any, found: Design) -> None:
         axes.axis("off")
         return
     for name, of in zip(known.posed.names, np.array(errors).T, strict=True):
-        axes.loglog(sizes, of, marker="o", markersize=3, linewidth=1.0, label=name)
+        axes.plot(range(len(sizes)), of, marker="o", markersize=3, linewidth=1.0, label=name)
+    axes.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
+    axes.set_ylim(bottom=0)
     axes.legend(fontsize=7, frameon=False)
     heading(axes, "standard deviation (%)", pad=4)
     labels(axes, "budget, times this one", size=8, labelpad=1)
