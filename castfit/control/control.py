@@ -320,7 +320,7 @@ class Planner:
         decision = on.decided(solution.x)
         new = replace(found, solution=solution, P=P, decision=decision, iterations=solution.iterations,
                       courses=self._courses(on, decision, P))  # fmt: skip
-        return self._judged(new, begun)
+        return self._judged(new, begun, looking=False)
 
     def _units(
         self, first: PlanDecision, initial: Array, grid: StageGrid
@@ -442,8 +442,8 @@ class Planner:
     def _p(self, found: FoundPlan) -> Array:
         return found.on.first(found.decision, found.P)[0]
 
-    def _judged(self, found: FoundPlan, begun: float) -> Plan:
-        """Return the plan, with what the integrated model says of it."""
+    def _judged(self, found: FoundPlan, begun: float, *, looking: bool = True) -> Plan:
+        """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
         question, decision, solution, on = self.question, found.decision, found.solution, found.on
         status, sentences = solution.status, list[str]()
         horizon, named_ = decision.horizon(question), decision.named(question)
@@ -488,7 +488,7 @@ class Planner:
                 kept = " and keeps the constraints" if held else ""
                 sentences.append(f"The model, integrated under these inputs, gives this objective within "
                                  f"{max(differs, 1e-15):.0e} of its size{kept}.")  # fmt: skip
-        undetermined = self._undetermined(found, sentences) if status.success else {}
+        undetermined = self._undetermined(found, sentences) if status.success and looking else {}
         courses = [c for c in found.courses if c is not None]
         times = courses[0].t if courses else on.times(decision)[0]
         model = question.model

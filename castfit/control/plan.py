@@ -141,7 +141,7 @@ class Plan(Tabled):
         Returns
         -------
         Plan
-            Its times begin where those of this plan do, too.
+            Its times begin where those of this plan do, too; which inputs are `undetermined` was not looked for.
 
         Raises
         ------

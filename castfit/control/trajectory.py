@@ -65,6 +65,7 @@ class PlanJudge:
         )
         q = ca.SX(ca.vertcat(*more))
         self._at = ca.Function("at", [*system.arguments, q], [over(g) for g in groups])
+        self._mapped: dict[int, Any] = {}
         symbols = ca.SX(ca.vertcat(*(t.symbol for t in question.terms)))
         whole = [question.objective, *(c.expression for c in question.whole)]
         self._whole = ca.Function("whole", [symbols, system.p, q], [over(whole)])
@@ -99,7 +100,9 @@ class PlanJudge:
         count = course.t.size
         more = np.tile(np.array([quantities[n] for n in self._more], dtype=float)[:, None], (1, count))
         wide = np.tile(p[:, None], (1, count))
-        found = self._at.map(count)(course.t[None], course.x.T, course.z.T, wide, course.u.T, more)
+        if count not in self._mapped:
+            self._mapped = {count: self._at.map(count)}
+        found = self._mapped[count](course.t[None], course.x.T, course.z.T, wide, course.u.T, more)
         ends, path, points = (np.asarray(f).T.reshape(count, -1) for f in found)
         return ends, path, points
 

@@ -158,11 +158,15 @@ class TranscribedPlan:
         clipped = [float(np.clip(v, low, high)) for v, (low, high) in zip(found, bounds, strict=True)]
         return PlanDecision(x[self.layout.inputs].copy(), np.array(clipped))
 
+    @cached_property
+    def _first(self) -> Any:
+        graphs = self.graphs
+        return ca.Function("first", [graphs.y, graphs.e, graphs.P], [graphs.initial().graph, graphs.p])
+
     def first(self, decision: PlanDecision, P: Array) -> tuple[Array, Array]:
         """Return parameters (scenarios, n_p) and initial states (scenarios, n_x) of a decision."""
         graphs, n_p = self.graphs, self.question.model.system.p.numel()
-        zero = graphs.initial().graph
-        evaluate = ca.Function("first", [graphs.y, graphs.e, graphs.P], [zero, graphs.p])
+        evaluate = self._first
         y = np.zeros(graphs.y.numel())
         begin = graphs.n_s + graphs.n_w
         y[begin : begin + graphs.n_v] = decision.values[self.grid.used(self.question)[0]]
