@@ -82,7 +82,7 @@ def test_laplace_is_near_for_a_curved_problem() -> None:
     assert curved().evidence()["k"].log == pytest.approx(quadrature(), abs=0.15)
 
 
-@pytest.mark.parametrize("draws", [800, pytest.param(8000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [400, pytest.param(8000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("on", "scale"), [("log", "log"), pytest.param("value", "linear", marks=pytest.mark.slow),
                                            pytest.param("value", "log", marks=pytest.mark.slow)])  # fmt: skip
 def test_bridge_sampling_is_within_its_errors_for_a_curved_problem(draws: int, on: str, scale: str) -> None:

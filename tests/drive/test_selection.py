@@ -66,7 +66,7 @@ def test_all_candidates_are_those_fitted_one_by_one() -> None:
     assert "'k4' explains the data best" in str(found())
 
 
-@pytest.mark.parametrize("method", ["forward", "backward", "forecast"])
+@pytest.mark.parametrize("method", [pytest.param("forward", marks=pytest.mark.slow), "backward", "forecast"])
 def test_searches_of_few_terms_find_the_best_with_fewer_fits(method: str) -> None:
     other = found(method)
     assert other.names[0] == found().names[0]
@@ -77,6 +77,7 @@ def test_searches_of_few_terms_find_the_best_with_fewer_fits(method: str) -> Non
     assert f"Searched by '{method}'" in str(other)
 
 
+@pytest.mark.slow
 def test_famos_of_petab_select_finds_it_too() -> None:
     pytest.importorskip("petab_select")
     assert found("famos").names[0] == "k4"
@@ -280,7 +281,7 @@ def orders() -> cf.SelectionResult:
 
 
 def test_the_next_experiment_decides_where_even_times_need_far_more_values() -> None:
-    grid = np.linspace(0.25, 10, 40)
+    grid = np.linspace(0.25, 10, 14)
     design = orders().next_experiment(cf.Candidate(grid, sigma=0.04), budget=8, against=["order 1", "order 2"])
     times = np.repeat(design.table["time"], design.table["count"])
     k, rng, sigma = orders()["order 1"].values["k"], np.random.default_rng(0), 0.04
@@ -309,13 +310,13 @@ def test_the_larger_of_two_models_is_taken_for_the_truth() -> None:
 
 
 def test_the_picture_shows_every_candidate_the_path_and_the_weights(tmp_path: Any) -> None:
-    figure = found("forward").plot(tmp_path / "models.png")
+    figure = found("backward").plot(tmp_path / "models.png")
     left, middle, right = figure.axes
     dots, path = left.lines[0], left.lines[1]
-    assert len(dots.get_xdata()) == len(found("forward"))
-    assert path.get_xdata().tolist() == [found("forward").size(n) for n in found("forward").path]
-    assert [bar.get_width() for bar in middle.patches] == sorted(found("forward").importance.values(), reverse=True)
-    assert [bar.get_width() for bar in right.patches] == [found("forward").weights[n] for n in found("forward").names]
-    page = found("forward").report(tmp_path / "models.html").read_text()
+    assert len(dots.get_xdata()) == len(found("backward"))
+    assert path.get_xdata().tolist() == [found("backward").size(n) for n in found("backward").path]
+    assert [bar.get_width() for bar in middle.patches] == sorted(found("backward").importance.values(), reverse=True)
+    assert [bar.get_width() for bar in right.patches] == [found("backward").weights[n] for n in found("backward").names]
+    page = found("backward").report(tmp_path / "models.html").read_text()
     assert "Model selection" in page
     assert "explains the data best for what it estimates" in page
