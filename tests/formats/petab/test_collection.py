@@ -19,16 +19,31 @@ from tests.paths import ROOT
 pytest.importorskip("petab")
 FOLDER = Path(os.environ.get("CASTFIT_PETAB", "nowhere"))
 PROBLEMS = {p.parent.name: p for p in sorted(FOLDER.glob("*/*.yaml"))}
-ELSEWHERE = {"Fujita_SciSignal2010"}  # its simulations are of other parameter values than the table's
+ELSEWHERE = {  # their simulations are of other parameter values than the table's, rounded, or in a form of their own
+    "Armistead_CellDeathDis2024", "Beer_MolBioSystems2014", "Blasi_CellSystems2016", "Brannmark_JBC2010",
+    "Fujita_SciSignal2010", "Raimundez_PCB2020", "Zheng_PNAS2012",
+}  # fmt: skip
 LOOSE = {"Crauste_CellSystems2017": 1e-4, "Borghans_BiophysChem1997": 1e-4}  # as accurate as its simulations are
 EXCHANGED = {
     "Sneyd_PNAS2002": {"Ca_dose_response__5": "Ca_dose_response__6", "Ca_dose_response__6": "Ca_dose_response__5"}
 }
 
+TABLES = {
+    n: p
+    for n, p in PROBLEMS.items()
+    if n in REFERENCES and n not in ("Lang_PLOSComputBiol2024", "Smith_BMCSystBiol2013")
+}
+"""Those whose tables of simulations are accurate, and whose nominal values are within their bounds."""
+
+
+def _simulations(name: str) -> Path:
+    return PROBLEMS[name].parent / f"simulatedData_{name}.tsv"
+
+
 pytestmark = pytest.mark.skipif(not PROBLEMS, reason="CASTFIT_PETAB names no folder with PEtab problems")
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", TABLES)
 def test_the_objective_at_the_nominal_parameters(name):
     began = time.process_time()
     problem = cf.petab.load(PROBLEMS[name])
@@ -36,12 +51,12 @@ def test_the_objective_at_the_nominal_parameters(name):
     assert cf.petab.negative_log_likelihood(problem) == pytest.approx(REFERENCES[name], abs=1e-3)
 
 
-@pytest.mark.parametrize("name", [n for n in PROBLEMS if n not in ELSEWHERE])
+@pytest.mark.parametrize("name", [n for n in TABLES if n not in ELSEWHERE and _simulations(n).is_file()])
 def test_the_simulations_of_the_collection(name):
     """Rows are found by observable, condition, overrides and time: their order may be another."""
     loaded = load_tables(PROBLEMS[name])
     ours = simulated(loaded)
-    table = PROBLEMS[name].parent / f"simulatedData_{name}.tsv"
+    table = _simulations(name)
     rows = list(csv.DictReader(table.read_text().splitlines(), delimiter="\t"))
     condition = next(c for c in rows[0] if c.startswith("simulationCondition"))
     exchanged = EXCHANGED.get(name, {})
@@ -59,7 +74,7 @@ def test_the_simulations_of_the_collection(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", TABLES)
 def test_the_gradient(name):
     (entry,) = run_collection(FOLDER, problems=[name])
     assert not entry.trouble
