@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PT018
+# ruff: noqa: E501
 
 # %% [markdown]
 # # Unit 7: when the model errs
