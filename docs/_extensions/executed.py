@@ -33,7 +33,11 @@ LONGEST = 60  # lines that are shown of what a block prints
 
 def pages(docs: Path = DOCS) -> list[Path]:
     """Return the pages that have code to run."""
-    found = [docs / "index.md", docs / "course" / "exam.md", *(path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md")))]
+    found = [
+        docs / "index.md",
+        docs / "course" / "exam.md",
+        *(path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))),
+    ]
     return [path for path in found if path.exists() and BLOCK.search(path.read_text(encoding="utf-8"))]
 
 

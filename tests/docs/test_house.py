@@ -17,6 +17,7 @@ import castfit as cf
 from tests.paths import ROOT
 
 CASTFIT = ROOT / "castfit"
+pytestmark = pytest.mark.skipif(not CASTFIT.is_dir(), reason="what is installed is tested, not the sources")
 # problems/ and bench/ lie outside castfit/, and are found by name; so are optional libraries, which have no types.
 OUTSIDE = [CASTFIT / place for place in ("problems.py", "formats/optional.py")]
 

@@ -77,15 +77,43 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
     browser()  # or skip
     script = """
       const root = document.documentElement;
+      const wide = [...document.querySelectorAll('pre, dt.sig, h1, p')].filter((e) => e.scrollWidth > e.clientWidth + 1);
       say('overflow', root.scrollWidth - root.clientWidth);
+      say('cut', wide.filter((e) => getComputedStyle(e).display !== 'inline').map((e) => e.textContent).join('|'));
       say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);
+      const paint = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
+      say('dark', paint[0] + paint[1] + paint[2] < 200 && (paint[3] === undefined || paint[3] > 0));
     """
-    for width in (1280, 400):
-        for name in ("index", "gallery/quickstart", "how_to/data", "problems/bellman", "trust/how_we_test",
-                     "course/iterations"):  # fmt: skip
-            said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width)
+    for width, dark in ((1280, False), (400, True)):
+        for name in ("index", "gallery/quickstart", "how_to/data", "how_to/profiles", "problems/bellman",
+                     "trust/how_we_test", "course/exam", "understand/condensing", "reference/generated/castfit.fit",
+                     "reference/generated/castfit.multistart", "course/iterations"):  # fmt: skip
+            said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width, dark=dark)
             assert [line for line in console if "[PST]" not in line] == [], name  # what the theme tells
-            assert said == {"overflow": "0", "pictures": "0"}, (name, width)
+            assert said == {"overflow": "0", "cut": "", "pictures": "0", "dark": str(dark).lower()}, (name, width)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [("multiple dosing", "inputs_and_doses"), ("timeout", "parallel"), ("BLQ", "noise"), ("covariate", "populations")],
+)
+def test_the_search_finds_what_users_call_things(site, words, page):
+    text = (site / "how_to" / f"{page}.html").read_text(encoding="utf-8")
+    index = (site / "searchindex.js").read_text(encoding="utf-8").lower()
+    for word in words.split():
+        assert word in text
+        assert re.search(rf'"{word[:5].lower()}', index)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_has_a_whole_text(site):
+    text = (site / "llms-full.txt").read_text(encoding="utf-8")
+    assert all(f"castfit.{name}" in text for name in ("fit", "estimate", "Experiment", "plots.fit"))
+    for target in re.findall(r"\]\(([\w/.-]+)\)", (site / "llms.txt").read_text(encoding="utf-8")):
+        assert (site / target).exists(), target
 
 
 def test_a_broken_link_is_found(tmp_path):

@@ -40,7 +40,9 @@ def opened(page: Path, *options: str, profile: Path) -> tuple[str, list[str]]:
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def asked(page: Path, script: str, *, profile: Path, width: int = 1280) -> tuple[dict[str, str], list[str]]:
+def asked(
+    page: Path, script: str, *, profile: Path, width: int = 1280, dark: bool = False
+) -> tuple[dict[str, str], list[str]]:
     """Run a script in a page, which calls ``say(name, value)``; return what it said, and the lines of the console."""
     told = (
         "<script>const say = (name, value) => { const p = document.createElement('output'); p.className = 'told';"
@@ -51,6 +53,7 @@ def asked(page: Path, script: str, *, profile: Path, width: int = 1280) -> tuple
     if width < NARROWEST:
         copy = _framed(copy, width)
     options = (f"--window-size={max(width, NARROWEST)},900", "--allow-file-access-from-files", "--dump-dom")
+    options += ("--blink-settings=preferredColorScheme=0",) if dark else ()
     dom, console = opened(copy, *options, profile=profile)
     said = re.findall(r'<output class="told" title="([^"]*)">(.*?)</output>', dom, re.DOTALL)
     return {html.unescape(name): html.unescape(value) for name, value in said}, console

@@ -149,6 +149,7 @@ def test_a_browser_opens_it_without_complaint(page, folder):
       say('overflow', document.documentElement.scrollWidth - innerWidth);
       const drawn = [...document.querySelectorAll('figure svg')];
       say('flat', drawn.filter((s) => s.getBoundingClientRect().height < 60).length);
+      say('sideways', [...document.querySelectorAll('figure .view')].filter((v) => v.scrollWidth > v.clientWidth + 1).length);
       say('formulas', [...document.querySelectorAll('math')].every((m) => m.getBoundingClientRect().width > 4));
     """
     for width in (1280, 400):
@@ -156,7 +157,23 @@ def test_a_browser_opens_it_without_complaint(page, folder):
         assert console == []
         assert int(said["switches"]) > 5
         assert (said["broken"], said["flat"], said["formulas"]) == ("0", "0", "true")
+        assert said["sideways"] == "0"
         assert int(said["overflow"]) <= 0
+
+
+def test_it_is_dark_where_the_reader_wants_that(page, folder):
+    script = """
+      const light = (c) => c.match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b);
+      say('page', light(getComputedStyle(document.body).backgroundColor));
+      say('ink', light(getComputedStyle(document.body).color));
+      say('figure', getComputedStyle(document.querySelector('figure .view')).filter);
+    """
+    light, _ = asked(page, script, profile=folder / "profile")
+    dark, _ = asked(page, script, profile=folder / "profile", dark=True)
+    assert int(light["page"]) == 765
+    assert light["figure"] == "none"
+    assert int(dark["page"]) < 150 < 600 < int(dark["ink"])
+    assert "invert" in dark["figure"]
 
 
 def test_tables_sort_curves_switch_and_figures_grow(page, folder):
