@@ -77,7 +77,8 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
     browser()  # or skip
     script = """
       const root = document.documentElement;
-      const wide = [...document.querySelectorAll('pre, dt.sig, h1, p')].filter((e) => e.scrollWidth > e.clientWidth + 1);
+      const parts = [...document.querySelectorAll('pre, dt.sig, h1, p')];
+      const wide = parts.filter((e) => e.scrollWidth > e.clientWidth + 1);
       say('overflow', root.scrollWidth - root.clientWidth);
       say('cut', wide.filter((e) => getComputedStyle(e).display !== 'inline').map((e) => e.textContent).join('|'));
       say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);

@@ -149,7 +149,8 @@ def test_a_browser_opens_it_without_complaint(page, folder):
       say('overflow', document.documentElement.scrollWidth - innerWidth);
       const drawn = [...document.querySelectorAll('figure svg')];
       say('flat', drawn.filter((s) => s.getBoundingClientRect().height < 60).length);
-      say('sideways', [...document.querySelectorAll('figure .view')].filter((v) => v.scrollWidth > v.clientWidth + 1).length);
+      const views = [...document.querySelectorAll('figure .view')];
+      say('sideways', views.filter((v) => v.scrollWidth > v.clientWidth + 1).length);
       say('formulas', [...document.querySelectorAll('math')].every((m) => m.getBoundingClientRect().width > 4));
     """
     for width in (1280, 400):
