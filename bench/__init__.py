@@ -16,6 +16,7 @@ from . import (
     costs,
     coverage,
     many_experiments,
+    network,
     optimal_control,
     paper_tables,
     population,
@@ -60,6 +61,7 @@ KINDS = (
     readme.KIND,
     selection.KIND,
     optimal_control.KIND,
+    network.KIND,
 )
 """The kinds of tables that ``castfit bench`` knows."""
 

@@ -159,6 +159,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
     "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
     "folder": (str, "FOLDER", "where the PEtab collection's problems, or the cases of the SBML Test Suite, are"),
+    "species": (int, "N", "how many species a generated network has"),
     "pypesto": (str, "PYTHON", "the Python in which pyPESTO and AMICI are installed, to run them beside castfit"),
     "jax": (str, "PYTHON", "the Python in which JAX, diffrax and optimistix are installed, to run them beside castfit"),
     "rockit": (str, "PYTHON", "the Python in which rockit-meco is installed, to run it beside castfit"),

@@ -31,7 +31,7 @@ import scipy
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics
-from castfit.problem.event_schedule import StateChange, Timetable
+from castfit.problem.event_schedule import StateChange, Timetable, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,15 +51,22 @@ _SAME = 1e-11  # of a step: what passes zero within it does so at once
 
 
 def triggered(
-    model: Model, condition: Condition, at: Natural, unit: Array, options: IntegratorOptions, end: float
+    model: Model,
+    condition: Condition,
+    at: Natural,
+    unit: Array,
+    options: IntegratorOptions,
+    end: float,
+    nodes: tuple[Array, Array] | None = None,
 ) -> Natural:
     """Return a point with the times up to `end` at which states trigger events; what comes later is `NEVER`.
 
-    unit (n_x + n_z,) as in `Lanes`.  Where an event happens more often than it may, its times are NaN.
+    unit (n_x + n_z,) as in `Lanes`.  With nodes, times (K,) and states (K, n_x), integration goes on from each: what is
+    true there has happened.  Where an event happens more often than it may, its times are NaN.
     """
     if not condition.schedule.triggers:
         return at
-    watch = _TriggerWatch(model, condition, at, unit, options, end)
+    watch = _TriggerWatch(model, condition, at, unit, options, end, nodes)
     try:
         watch.run()
     except _Exhausted as stop:
@@ -132,6 +139,7 @@ class _TriggerWatch:
     unit: Array
     options: IntegratorOptions
     end: float
+    nodes: tuple[Array, Array] | None = None
     e: Array = field(init=False)
     signs: list[Array] = field(init=False)
     held: list[bool] = field(init=False)
@@ -149,19 +157,23 @@ class _TriggerWatch:
         t, x, z = self.condition.start, self.at.a, self.condition.z_guess
         done, h = table.done(t, 0.0, at_start=True), (self.end - t) / _STEPS
         marks = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
+        if self.nodes is not None:
+            marks, x = np.append(marks, self.nodes[0]), self.nodes[1][0]
         marks = np.unique(marks)
-        found = [self._values(i, t, x) for i in range(len(self.triggers))]
-        self.signs = [np.sign(g) for g in found]
-        self.held = [trigger.holds(s) for trigger, s in zip(self.triggers, self.signs, strict=True)]
+        self._look(t, x)
         due = [i for i, held in enumerate(self.held) if held and self.triggers[i].at_start]
         while True:
+            if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
+                early = [i for i in due if self.triggers[i] in self._late]  # at the end of the stage that ends here
+                x, due = self._happen(early, t, x), [i for i in due if i not in early]
             while done < table.times.size and table.times[done] <= t:
                 crossing = table.crossings[done]
                 if crossing is not None:
                     before, self._last = self._all(t, x), t
                     x = crossing.values(x, table.e, self._inputs(t)[0])
-                    x = self._happen(self._made_true(before, self._all(t, x)), t, x)
+                    due = [*self._made_true(before, self._all(t, x)), *due]
                 done += 1
+            x = self._from_node(due, t, x)
             x = self._happen(due, t, x)  # after what is known, as everywhere
             if t >= self.end:
                 return
@@ -171,6 +183,31 @@ class _TriggerWatch:
                 return
             passed, t, x, z = reached
             due = self._passed(passed)
+
+    def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
+        """See where conditions are true, but for those that are due."""
+        signs = [np.sign(g) for g in self._all(t, x)]
+        held = [trigger.holds(s) for trigger, s in zip(self.triggers, signs, strict=True)]
+        if due:
+            signs = [self.signs[i] if i in due else s for i, s in enumerate(signs)]
+            held = [self.held[i] if i in due else h for i, h in enumerate(held)]
+        self.signs, self.held = signs, held
+
+    def _from_node(self, due: Sequence[int], t: float, x: Array) -> Array:
+        """Return the states from which integration goes on: of the last node here, if there is one."""
+        if self.nodes is None:
+            return x
+        here = np.flatnonzero(self.nodes[0] == t)
+        if not here.size or t >= self.end:
+            return x
+        x = self.nodes[1][here[-1]]
+        self._look(t, x, due)
+        return x
+
+    @cached_property
+    def _late(self) -> set[Trigger]:
+        """The triggers of events after which a value of their very time is measured."""
+        return {i.trigger for i in self.condition.schedule.instants if i.trigger is not None and i.after}
 
     # What happens
 

@@ -16,7 +16,6 @@ from castfit.integrate.lanes import merge
 from castfit.solve.staged import Linearization, MatchingProducts
 from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_pays, derivative_mistakes
 from castfit.transcribe.stage_division import (
-    check_triggers,
     divided,
     integrator_mistakes,
     interval_mistakes,
@@ -122,7 +121,7 @@ class MultipleShooting:
     def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
         posed = problem.posed
-        check_triggers("MultipleShooting", posed)
+        self._check_events(posed)
         backward = self._backward(posed)
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
         if backward:  # what is constrained is read at nodes, too
@@ -139,10 +138,23 @@ class MultipleShooting:
             backward=backward,
             gives=self.gives,
             relaxed=self.algebraic == "relaxed",
+            edges=edges,
         )
+
+    def _check_events(self, posed: Posed) -> None:
+        """Refuse what does not go with events that states trigger."""
+        found = [c.name for c in posed.conditions if c.schedule.triggers]
+        odd = {"derivatives": self.derivatives == "adjoint", "algebraic": self.algebraic == "relaxed"}
+        check(
+            "MultipleShooting",
+            [f"states trigger events in '{found[0]}'; leave {name}='{getattr(self, name)}' out"
+             for name, given in odd.items() if found and given],
+        )  # fmt: skip
 
     def _backward(self, posed: Posed) -> bool:
         if self.derivatives == "auto":
+            if any(c.schedule.triggers for c in posed.conditions):
+                return False
             possible = self.algebraic == "consistent" and is_one_of(self.intervals, "data")
             return possible and adjoint_pays(posed, self.integrator)
         return self.derivatives == "adjoint"

@@ -1,8 +1,9 @@
 """What shooting integrates, pieces between boundaries with their output grids and inputs, and what it finds there.
 
-In multiple shooting every stage is one piece, begun at its own node.  In single shooting the whole experiment is one
-stage; where something happens it is cut into pieces, of which each begins where the one before it ended.  Round r
-integrates the r-th piece of every stage of every experiment, so that lanes remain many.
+In multiple shooting every stage is one piece, begun at its own node, or several where states trigger events in it.  In
+single shooting the whole experiment is one stage; where something happens it is cut into pieces, of which each begins
+where the one before it ended.  Round r integrates the r-th piece of every stage of every experiment, so that lanes
+remain many.
 
 Notation: K stages, M points per stage, n_d directions along which a sweep is differentiated.
 """
@@ -76,18 +77,30 @@ class Segments:
         return out
 
 
-def cut(problem: Posed, i: int, division: Division, *, nodes: bool, starts: bool = False) -> Segments:
+def cut(
+    problem: Posed,
+    i: int,
+    division: Division,
+    *,
+    nodes: bool,
+    starts: bool = False,
+    stages: tuple[Index, Division] | None = None,
+) -> Segments:
     """Arrange experiment i's data on a division; without nodes its stages become pieces of a single stage.
 
-    With `starts` data are read where stages begin.
+    With `starts` data are read where stages begin.  With `stages` (the stage of each piece, and the division into
+    these) what the division has are pieces.
     """
     model, condition = problem.model, problem.conditions[i]
     fine = arrange(condition, division.edges, division.after, starts=starts)
     staging = fine if nodes else arrange(condition, division.edges[[0, -1]])
+    of_piece = np.arange(division.edges.size - 1) if nodes else np.zeros(division.edges.size - 1, dtype=np.intp)
+    if stages is not None:
+        of_piece, staging = stages[0], arrange(condition, stages[1].edges, stages[1].after)
     breaks = snap(condition.breakpoints, division.edges)
     inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
     pieces: list[Segment] = []
-    passed = 0
+    passed = np.zeros(staging.duration.size, dtype=np.intp)
     arriving: Array | None = None  # the inputs at the end of what was integrated last
     for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
         measured = fine.times[k][fine.real[k]]
@@ -103,12 +116,16 @@ def cut(problem: Posed, i: int, division: Division, *, nodes: bool, starts: bool
         if right > left:
             arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
         at = np.minimum(np.searchsorted(times[1:], snap(fine.times[k], times[1:])), times.size - 2)
-        if nodes:
-            points, stage = np.arange(at.size, dtype=np.intp), k
+        stage = int(of_piece[k])
+        if nodes and stages is None:
+            points = np.arange(at.size, dtype=np.intp)
         else:
             at = at[: measured.size]
-            points, stage = passed + np.arange(at.size, dtype=np.intp), 0
-            passed += at.size
+            if nodes and (k + 1 == of_piece.size or of_piece[k + 1] != stage):  # what is left is padding
+                left_over = staging.tau.shape[1] - int(passed[stage]) - at.size
+                at = np.append(at, np.full(left_over, times.size - 2, dtype=np.intp))
+            points = passed[stage] + np.arange(at.size, dtype=np.intp)
+            passed[stage] += at.size
         # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
         powers = np.diff(times)[at, None] ** np.arange(4)
         inputs[stage, points] = np.einsum("muc,mc->mu", cubics[at], powers)
@@ -190,12 +207,14 @@ class Arranged:
     rounds: tuple[tuple[Group, ...], ...]
 
 
-def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions, *, nodes: bool) -> Arranged:
+def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions) -> Arranged:
     """Sort pieces into rounds and groups, with the integrators of a model."""
     rounds: dict[int, dict[tuple[float, ...], list[tuple[int, int]]]] = {}
     for i, chain in enumerate(chains):
+        begun = np.zeros(chain.staging.duration.size, dtype=np.intp)
         for k, piece in enumerate(chain.pieces):
-            groups = rounds.setdefault(0 if nodes else k, {})
+            groups = rounds.setdefault(int(begun[piece.stage]), {})
+            begun[piece.stage] += 1
             groups.setdefault(tuple(piece.grid.tolist()), []).append((i, k))
     found: list[tuple[Group, ...]] = []
     for _, groups in sorted(rounds.items()):

@@ -65,7 +65,7 @@ from castfit.transcribe.segments import (
     cut,
     parts_of,
 )
-from castfit.transcribe.stage_division import Division, arrange, divide
+from castfit.transcribe.stage_division import Division, arrange, divide, stages_of
 from castfit.transcribe.trajectory import every_state_measured, known_states, still_trajectory
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 
@@ -124,7 +124,9 @@ class ShootingProblem(TranscribedProblem):
     pieces, arranged anew where estimated times of events move.  The search starts at theta (n_theta,), the nodes on a
     trajectory.  `backward`: data are read from the nodes, as divisions with `starts` have it, so that matching
     conditions alone are differentiated, by adjoint states.  `relaxed`: algebraic states at nodes are variables, by
-    which the algebraic equations are relaxed.  `gives` is as of any staged problem.
+    which the algebraic equations are relaxed.  `gives` is as of any staged problem.  `edges` (n,) are boundaries that
+    nodes were asked for at, needed where states trigger events: there a stage has several pieces, arranged anew at
+    every point.
     """
 
     integrated = True
@@ -141,6 +143,7 @@ class ShootingProblem(TranscribedProblem):
         backward: bool = False,
         relaxed: bool = False,
         gives: tuple[type, ...] = (Linearization,),
+        edges: Sequence[Array] = (),
     ) -> None:
         self.problem = problem = problem.posed
         if not relaxed:
@@ -158,6 +161,8 @@ class ShootingProblem(TranscribedProblem):
         self._laid: dict[tuple[int, ...], Arranged] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
+        self._edges = tuple(edges) if nodes and any(c.schedule.triggers for c in problem.conditions) else ()
+        self._pieces = list(self._here)  # with nodes and triggers: the stages in pieces, as they were found last
         self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep | Reading]] = OrderedDict()
         self._linear: Linearization | None = None
         layout = lay_out(
@@ -190,6 +195,7 @@ class ShootingProblem(TranscribedProblem):
     def _apart(self) -> ShootingProblem:
         other = copy(self)
         other._laid, other._here, other._happened = dict(self._laid), list(self._here), OrderedDict()
+        other._pieces = list(self._pieces)
         other._memory, other._linear = OrderedDict(), None
         return other
 
@@ -264,11 +270,16 @@ class ShootingProblem(TranscribedProblem):
             if not self._nodes and not division.valid(at.e):
                 ends = np.array([condition.start, condition.end])
                 self._here[i] = self._cut(i, divide(condition, ends, at.e))
-        key = tuple(id(chain) for chain in self._here)
+            if self._edges and not self._pieces[i].division.valid(at.e):
+                pieces = divide(condition, self._edges[i], at.e)
+                stages = stages_of(condition.schedule, division, pieces)
+                self._pieces[i] = cut(self.problem, i, pieces, nodes=True, stages=(stages, division))
+        here = self._pieces if self._edges else self._here
+        key = tuple(id(chain) for chain in here)
         if key not in self._laid:
             if len(self._laid) >= _REMEMBERED:
                 self._laid.clear()
-            self._laid[key] = arranged(self._relaxed or self.problem.model, self._here, self.options, nodes=self._nodes)
+            self._laid[key] = arranged(self._relaxed or self.problem.model, here, self.options)
         return self._laid[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
@@ -284,7 +295,7 @@ class ShootingProblem(TranscribedProblem):
 
     def disarranged(self, v: Array) -> bool:
         """Whether estimated times of events are no longer where the stages have them."""
-        naturals = self._naturals(v)
+        naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]  # of what states trigger nothing
         return self._nodes and not all(
             chain.division.valid(at.e) for chain, at in zip(self._here, naturals, strict=True)
         )
@@ -420,11 +431,18 @@ class ShootingProblem(TranscribedProblem):
         if key not in self._happened:  # what states trigger is found by integration
             conditions = zip(self.problem.conditions, found, self._units, strict=True)
             self._happened[key] = [
-                triggered(self.problem.model, c, at, unit, self.options, c.end).e for c, at, unit in conditions
+                triggered(self.problem.model, c, at, unit, self.options, c.end, self._node_values(i, v, at)).e
+                for i, (c, at, unit) in enumerate(conditions)
             ]
             while len(self._happened) > _REMEMBERED:
                 self._happened.popitem(last=False)
         return [replace(at, e=e) for at, e in zip(found, self._happened[key], strict=True)]
+
+    def _node_values(self, i: int, v: Array, at: Natural) -> tuple[Array, Array] | None:
+        """Return the times and states of an experiment's nodes, (K,) and (K, n_x); None without nodes."""
+        if not self._nodes:
+            return None
+        return self._here[i].division.at(at.e)[:-1], v[self.layout.chains[i].nodes]
 
     def evaluate(self, v: Array) -> Evaluation:
         """Integrate all stages."""
@@ -765,6 +783,13 @@ class ShootingProblem(TranscribedProblem):
         dz = [np.full((k, m, self._n_z, w), np.nan) for k, m, w in shapes]
         end = [np.full((k, self._n_x, w), np.nan) for k, _, w in shapes]
         seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
+        # How the rows of events, and with them the boundaries of pieces, move along the directions.
+        of_e = [
+            np.pad(at.de[:, columns], ((0, 0), (own, 0))) for at, columns in zip(naturals, self._moving, strict=True)
+        ]
+        of_edges = [
+            c.division.weight @ de if c.division.moving.any() else None for c, de in zip(chains, of_e, strict=True)
+        ]
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
         asked: list[SensitivityRequest] = []
@@ -780,9 +805,10 @@ class ShootingProblem(TranscribedProblem):
                 w, seed = widths[i], seeds[i]
                 dx0[at, :, :w] = seed.x[part.stages]
                 dp[at, :, own:w] = seed.of_piece(part.pieces)
-                if seed.edges is not None:
-                    first, last = seed.edges[part.pieces], seed.edges[part.pieces + 1]
-                    spans[:, at, own:w] = first, last - first
+                moves = of_edges[i]
+                if moves is not None:
+                    first, last = moves[part.pieces], moves[part.pieces + 1]
+                    spans[:, at, :w] = first, last - first
                 theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
                 units = self._units[i][:n_s], self._units[i][self._n_x :][: self._n_w]
                 size[at, 0, :w] = np.concatenate([*units, theta])
@@ -811,12 +837,10 @@ class ShootingProblem(TranscribedProblem):
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
                         before = chains[i].division.at_once_before(j)
-                        last = self._at_trigger(run, lane, crossing, before, last, naturals[i], u, du)
-                        edges = chains[i].division.weight @ naturals[i].de[:, self._moving[i]]
-                        seeds[i] = replace(seeds[i], edges=edges)
+                        last = self._at_trigger(run, lane, crossing, before, last, naturals[i].e, of_e[i], u, du)
+                        of_edges[i] = chains[i].division.weight @ of_e[i]
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
-                    last = by_x @ last
-                    last[:, own:] += by_e @ naturals[i].de[:, self._moving[i]]
+                    last = by_x @ last + by_e @ of_e[i]
                     end[i][piece.stage] = last
                 seeds[i].x[part.stages] = end[i][part.stages]
             self._taken_over += len({*run.found.rescued, *found.rescued})
@@ -829,12 +853,12 @@ class ShootingProblem(TranscribedProblem):
         return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(asked))
 
     def _at_trigger(
-        self, run: Integration, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, at: Natural,
+        self, run: Integration, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, e: Array, de: Array,
         u: Array, du: Array,
     ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
-        How that time moves is put into `at`.                                     (see castfit.integrate.triggers)
+        How that time moves is put into de (n_e, n).                                    (see castfit.integrate.triggers)
         What follows at once on what happened `before` moves as that does; what happens at the start stays.
         """
         trigger, lanes = crossing.instants[0].trigger, run.lanes
@@ -843,11 +867,11 @@ class ShootingProblem(TranscribedProblem):
         graph: Any = run.integrator.graph
         f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
         if lanes.duration[lane] <= rounding(np.array([time]))[0] and (before is not None or trigger.at_start):
-            d_time = np.zeros(dx.shape[1]) if before is None else at.de[before.instants[-1].time]
+            d_time = np.zeros(dx.shape[1]) if before is None else de[before.instants[-1].time]
         else:
-            rate, by_x, by_c = trigger.passing(time, x, u, at.e, f, du)
-            d_time = -(by_x @ dx + by_c @ at.de[trigger.parameters]) / rate
-        at.de[crossing.instants[0].time] = d_time
+            rate, by_x, by_c = trigger.passing(time, x, u, e, f, du)
+            d_time = -(by_x @ dx + by_c @ de[trigger.parameters]) / rate
+        de[crossing.instants[0].time] = d_time
         return dx + np.outer(f, d_time)
 
     def _seeds(self, chain: Segments, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
@@ -868,6 +892,8 @@ class ShootingProblem(TranscribedProblem):
 
         Zero at the other stages; None if the sensitivities could not be integrated.
         """
+        if self._edges:
+            return None  # stages have several pieces
         _, sweep = self._swept(v)
         naturals, chains = self._naturals(v), sweep.laid.chains
         out = tuple(np.zeros((which.size, self._n_x, self._n_x)) for which in stages)

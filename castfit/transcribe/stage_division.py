@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
-    from castfit.problem.event_schedule import Level
+    from castfit.problem.event_schedule import Level, Schedule
 
 
 _OCCUPIED = 0.5  # equal intervals of which fewer hold data are no good division ...
@@ -288,8 +288,32 @@ def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False
 def check_triggers(what: str, problem: Posed) -> None:
     """Refuse events that states trigger."""
     found = [c.name for c in problem.conditions if c.schedule.triggers]
-    reason = f"states trigger events in '{found[0]}', which only single shooting can follow" if found else ""
-    check(what, [f"{reason}; use SingleShooting()"] if found else [])
+    reason = f"states trigger events in '{found[0]}', which only shooting can follow" if found else ""
+    check(what, [f"{reason}; use SingleShooting() or MultipleShooting()"] if found else [])
+
+
+def stages_of(schedule: Schedule, stages: Division, pieces: Division) -> Index:
+    """Return the stage in which each piece lies, where states trigger events within stages; (pieces,).
+
+    Boundaries of stages are found among those of pieces in order; between them lie the times of events, and the ends of
+    their cells.
+    """
+    rows = [row for trigger in schedule.triggers for row in schedule.rows_of(trigger)]
+    event = np.logical_or.reduce(pieces.weight[:, rows] != 0.0, axis=1)
+    count, at = pieces.edges.size - 1, -1
+    begins = np.zeros(count + 1, dtype=np.intp)
+    for k, edge in enumerate(stages.edges[:-1].tolist()):
+        same = np.flatnonzero(~event & (np.arange(count + 1) > at) & _alike(pieces, stages, k, edge))
+        at = int(same[0])
+        begins[at] += 1
+    return np.cumsum(begins)[:-1] - 1
+
+
+def _alike(pieces: Division, stages: Division, k: int, edge: float) -> Mask:
+    """Tell which boundaries of pieces are the k-th one of stages: at its time, or moving as it does."""
+    if stages.moving[k]:
+        return (pieces.weight == stages.weight[k]).all(axis=1) & (pieces.base == stages.base[k])
+    return (pieces.edges == edge) & ~pieces.moving
 
 
 def divided(problem: Posed, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[Division]:
@@ -324,6 +348,8 @@ class _Divider:
         inside = fixed[(fixed >= start) & (fixed <= end)]
         self.fixed = merge(edges, inside, np.array([start, end]))
         self.boundaries = merge(np.array([start, end]), condition.times, condition.breakpoints, inside)
+        if self.schedule.triggers:  # nodes stay where they are
+            self.boundaries = merge(self.boundaries, edges)
         self.followed = self._followed()
         self.n_e = e.size
 

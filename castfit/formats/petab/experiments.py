@@ -214,8 +214,12 @@ def _event(event: Event, put: Constants) -> Event:
     changes = {n: put(v) for n, v in event.changes.items()}
     if event.when is None:
         return Event(put(event.time), changes, measured=event.measured)
-    when, direction, count = put.graph(event.when), event.direction, event.count
-    return Event(None, changes, when=when, measured=event.measured, direction=direction, count=count)
+    priority = None if event.priority is None else put(event.priority)
+    return Event(
+        None, changes, when=put.graph(event.when), measured=event.measured, direction=event.direction,
+        count=event.count, at_start=event.at_start, priority=priority, persistent=event.persistent, rng=event.rng,
+        forbidden=event.forbidden,
+    )  # fmt: skip
 
 
 def _changes(period: Period, values: PeriodValues, put: Constants) -> list[Any]:

@@ -1,0 +1,90 @@
+"""Events that states trigger, in stages of multiple shooting: derivatives, and the answer of single shooting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+
+TIGHT = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
+
+
+def ball(times, *, measured="before"):
+    """Return a ball that falls from the height 1 and bounces; noise of 1 cm."""
+    h, v, g, r = cf.symbols("h v g r")
+    model = cf.Model({h: v, v: -g}, parameters=[g, r])
+    bounce = cf.Event(when=h, changes={v: -r * v, h: 0}, direction="falling", measured=measured)
+    fallen = cf.simulate(model, {"g": 9.81, "r": 0.8}, times, initial={"h": 1.0, "v": 0.0}, events=[bounce])
+    data = fallen["h"] + 0.01 * np.random.default_rng(0).standard_normal(times.size)
+    initial = {"h": 1.0, "v": cf.free(0.05)}
+    experiment = cf.Experiment({"h": data}, time=times, sigma=0.01, initial=initial, events=[bounce])
+    return cf.Problem(model, experiment, parameters={"g": 9.7, "r": 0.79})
+
+
+def tank():
+    """Return a tank that a threshold empties by half, a dose at a known time, and a gate."""
+    x, y, k, top, t = cf.symbols("x y k top t")
+    model = cf.Model({x: k - 0.1 * y, y: x - 0.5 * y}, parameters=[k, top], time=t)
+    events = [
+        cf.Event(when=x > top, changes={x: 0.5 * x, y: y + k}, measured="after"),
+        cf.Event(1.5, {x: x + 0.3}),
+        cf.Event(when=y > 1.3, changes={y: 0.2 * y}, priority=2.0),
+    ]
+    times = np.linspace(0.2, 5.0, 13)
+    initial = {"x": cf.free(0.2), "y": 0.1}
+    experiment = cf.Experiment({"y": np.sin(times) ** 2}, time=times, sigma=0.3, initial=initial, events=events)
+    return cf.Problem(model, experiment, parameters={"k": 0.7, "top": 1.0})
+
+
+def differences(staged, v, step=1e-6):
+    """Return central differences of rows (K, n_r, n_v) and ends of stages (K, n_x, n_v)."""
+    moved = []
+    for unit in np.eye(v.size):
+        ahead, behind = (staged.evaluate(v + sign * step * unit).values[0] for sign in (1, -1))
+        moved.append([(ahead.r - behind.r) / (2 * step), (ahead.x - behind.x) / (2 * step)])
+    return (np.moveaxis(np.array([m[i] for m in moved]), 0, -1) for i in (0, 1))
+
+
+@pytest.mark.parametrize("pose", [lambda: ball(np.linspace(0.1, 2.0, 12)), tank], ids=["ball", "tank"])
+@pytest.mark.parametrize(
+    "intervals", [3, pytest.param(7, marks=pytest.mark.slow), pytest.param("data", marks=pytest.mark.slow)]
+)
+def test_derivatives_are_those_of_differences(pose, intervals):
+    """Of residuals and of matching conditions, by all variables; nodes stand apart from each other's ends."""
+    problem = pose()
+    staged = cf.MultipleShooting(intervals, states="simulation", integrator=TIGHT).transcribe(problem, problem.guess)
+    v = staged.start + 1e-3 * np.random.default_rng(1).uniform(-1, 1, staged.start.size)
+    assert sum(len(c.pieces) - c.staging.duration.size for c in staged._pieces) > 0
+    (of,) = staged.linearize(v).jacobians
+    rows, ends = differences(staged, v)
+    chain, n_theta = staged.layout.chains[0], staged.layout.n_theta
+    np.testing.assert_allclose(of.R_q, rows.reshape(*of.R_q.shape[:2], -1)[..., :n_theta], atol=3e-5)
+    np.testing.assert_allclose(of.X_q, ends[..., :n_theta], atol=3e-5)
+    places = np.arange(v.size)[chain.nodes]
+    for k, own in enumerate(places):
+        np.testing.assert_allclose(of.R_s[k], rows.reshape(*of.R_s.shape[:2], -1)[k][:, own], atol=3e-5)
+        np.testing.assert_allclose(of.X_s[k], ends[k][:, own], atol=3e-5)
+
+
+def test_a_bouncing_ball_has_one_optimum():
+    """By single and multiple shooting, with the same standard errors."""
+    times = np.linspace(0.1, 2.0, 20)
+    problem = ball(times)
+    one = cf.fit(problem, cf.SingleShooting())
+    for intervals in (4,):
+        other = cf.fit(problem, cf.MultipleShooting(intervals, states="simulation"))
+        assert other.success, other.message
+        assert other.chi2 == pytest.approx(one.chi2, rel=1e-7)
+        for name, value in one.parameters.items():
+            assert other.parameters[name] == pytest.approx(value, rel=1e-5)
+            assert other.standard_errors[name] == pytest.approx(one.standard_errors[name], rel=1e-4)
+    assert one.parameters["g"] == pytest.approx(9.81, abs=4 * one.standard_errors["g"])
+
+
+def test_what_cannot_follow_them_says_what_can():
+    problem = ball(np.linspace(0.1, 1.0, 9))
+    with pytest.raises(cf.InputError, match=r"only shooting can follow; use SingleShooting\(\) or MultipleShooting"):
+        cf.fit(problem, cf.Collocation())
+    with pytest.raises(cf.InputError, match="leave derivatives='adjoint' out"):
+        cf.fit(problem, cf.MultipleShooting("data", derivatives="adjoint"))
