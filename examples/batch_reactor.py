@@ -36,7 +36,7 @@ pressure = truth["pressure"] + 0.25 * np.random.default_rng(1).standard_normal(t
 # %%
 # The filter
 # ----------
-# Nothing is estimated but the states. What was thought of them before is wrong: A and C at 1 and 4 instead of 0.5 and 0.
+# Only states are estimated. What was thought of them before is wrong: A and C at 1 and 4 instead of 0.5 and 0.
 guess = {"a": cf.Normal(1, 0.5), "b": cf.Normal(0, 0.5), "c": cf.Normal(4, 0.5)}
 experiment = cf.Experiment({"pressure": pressure}, time=times, sigma=0.25, start=0, initial=guess)
 fitted = cf.fit(cf.Problem(model, experiment))
