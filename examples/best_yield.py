@@ -3,7 +3,7 @@ The best yield, and what if the rates are others
 ================================================
 
 A becomes B, and B decays: how warm should the reactor be, and when, so that there is as much B as possible at the end?
-`cf.control` finds the temperature. Rates are never known exactly: a plan for three possible reactors at once is a little
+`cf.control` finds the temperature. Rates are never known exactly: a plan for three possible reactors is a little
 worse for the middle one, and better on average.
 """
 

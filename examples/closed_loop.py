@@ -39,8 +39,8 @@ result = cf.fit(cf.Problem(walking, experiment, parameters={"s": cf.Parameter(0.
 # %%
 # A plan
 # ------
-# Bounds of states are soft: an estimate may violate them, and a plan must be possible from there as well. A tolerance of
-# 1e-4 is far below what the loop does not know, and makes each plan as quick as it can be.
+# Bounds of states are soft: an estimate may violate them, and a plan must be possible from there as well. A
+# tolerance of 1e-4 is far below what the loop does not know, and makes each plan as quick as it can be.
 plan = cf.control(
     plant, horizon=24 * STEP, inputs={"u": cf.Input.free(24, bounds=(-1, 1))}, parameters={"d": 0.0},
     initial={"x0": 0, "x1": 1}, minimise=cf.integral(x0**2 + x1**2 + 0.1 * (u + d) ** 2),

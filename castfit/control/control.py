@@ -51,6 +51,7 @@ _FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
 _SHARPER = 0.03  # the next tolerance of stages, where they agree and the whole does not
 _SHARPENED = 2  # times, at most
 _NOTHING = 1e-8  # of the objective's size at the start: below it is about zero
+_AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
 _LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
 _FAR = 1e10  # units of a variable: there it is on its way to infinity
 _WARM = {"mu_init": 1e-5, "bound_push": 1e-8, "bound_frac": 1e-8}  # fmt: skip
@@ -403,24 +404,30 @@ class Planner:
         on, unit = found.on, max(abs(found.solution.objective), 1e-300)
         if any(c is None for c in found.courses):
             return None
-        extra = len(_BETWEEN)
+        wrong = self._apart(found)
         if on.method.steps:
-            edges = slice(None, None, 1 + extra)
-            wrong = max(
-                float(np.max(np.abs(c.x[edges] - found.solution.x[nodes][:, : c.x.shape[1]]) /
-                             on.units.states[: c.x.shape[1]]))
-                for c, nodes in zip(found.courses, on.layout.nodes, strict=True) if c is not None
-            )  # fmt: skip
             if wrong <= 10 * tolerance or on.method.steps >= _MOST_STEPS:
                 return None
             return replace(on.method, steps=2 * on.method.steps), on.grid
         errors = on.errors(found.solution.x, found.P, unit)
         order = 2 * on.method.degree - (on.method.scheme == "radau")
         parts = np.ceil((np.maximum(errors, 1e-300) / tolerance) ** (1.0 / order) * 1.1)
-        parts = np.where(errors > tolerance, np.clip(parts, 2, 4), 1).astype(np.intp)
+        agrees = self._differs(found) <= self.tolerance and wrong <= _AGREEING * self.tolerance
+        parts = np.where((errors > tolerance) & (not agrees), np.clip(parts, 2, 4), 1).astype(np.intp)
         violated = self._violated_stages(found)
         parts = np.where(violated, np.maximum(parts, 2), parts)
         return (on.method, on.grid.divided(parts)) if (parts > 1).any() else None
+
+    def _apart(self, found: FoundPlan) -> float:
+        """Return by how much nodes and the integrated states are apart, at most, in the states' units."""
+        on, n_x = found.on, self.question.model.system.x.numel()
+        _, place = on.times(found.decision, _BETWEEN)
+        edges, unit = np.append(place[:, 0], place[-1, -1]), on.units.states[:n_x]
+        gaps = [
+            np.abs(c.x[edges] - found.solution.x[nodes][:, :n_x]) / unit
+            for c, nodes in zip(found.courses, on.layout.nodes, strict=True) if c is not None
+        ]  # fmt: skip
+        return float(np.max(gaps, initial=0.0))
 
     def _violated_stages(self, found: FoundPlan) -> Mask:
         """Tell in which stages a path constraint is violated between its points."""
