@@ -41,7 +41,7 @@ class Candidate:
     same : bool
         Whether it is that very experiment, of which more is measured, with the same initial states.
     initial, parameters, inputs, events
-        What differs from that experiment, as an `Experiment` takes them; `choose` for what is to be chosen.
+        What differs from that experiment, as an `Experiment` takes them.
     together : {"output", "time", "experiment"}
         What is bought at once: one value of one output; all outputs at one time; the whole experiment.
     cost : float or mapping from output to float

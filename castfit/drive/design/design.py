@@ -87,7 +87,6 @@ def design(
     exact: bool = True,
     price: float = 0.0,
     samples: int = 100,
-    starts: int = 20,
     rng: int | np.random.Generator = 0,
     max_time: float = np.inf,
 ) -> Design:
@@ -118,8 +117,6 @@ def design(
         What a unit of cost counts in the criterion: nothing is bought that is not worth it.
     samples : int
         How many of the draws count, at most.
-    starts : int
-        From how many random points what is to be chosen freely (`choose`) is sought.
     rng : int or numpy.random.Generator
         Of random starts.
     max_time : float
@@ -151,7 +148,6 @@ def design(
     """
     mistakes = option_mistakes(
         ("samples", samples, is_count(samples, 1, 10**4), "give a positive integer"),
-        ("starts", starts, is_count(starts, 1, 10**4), "give a positive integer"),
         ("distinct", distinct, distinct is None or is_count(distinct, 1), "give a positive integer, or leave it out"),
         ("price", price, is_within(price, 0.0, 1e300), "give a number that is not negative"),
         ("max_time", max_time, is_within(max_time, 1e-300), "give positive seconds"),

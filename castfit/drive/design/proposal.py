@@ -59,8 +59,6 @@ class Design:
         The same after as many measurements at equidistant times; empty where there is no such design.
     equidistant_efficiency : float
         Of that design; NaN where there is none.
-    choices : dict
-        What was chosen of initial states, inputs and doses, by name.
     remarks : tuple of str
         What else is to be known.
 
@@ -86,7 +84,6 @@ class Design:
     after: dict[str, float]
     equidistant: dict[str, float] = field(default_factory=dict[str, float])
     equidistant_efficiency: float = np.nan
-    choices: dict[str, Any] = field(default_factory=dict[str, Any])
     remarks: tuple[str, ...] = ()
     exact: bool = True
     goal: DesignGoal
@@ -269,7 +266,7 @@ class Design:
 
     @property
     def _instructions(self) -> list[str]:
-        found = [f"Choose {name} = {_shown(value)}." for name, value in self.choices.items()]
+        found: list[str] = []
         lone = len(self.known.labels) == 1
         for k, label in enumerate(self.known.labels):
             where = "" if lone else f"In {label}: "
@@ -348,11 +345,6 @@ def _joined(experiment: Experiment, more: Sequence[Experiment]) -> Experiment:
 
 def _and(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _shown(value: Any) -> str:
-    numbers = np.atleast_1d(np.asarray(value, dtype=float))
-    return f"{numbers[0]:.5g}" if numbers.size == 1 else "(" + ", ".join(f"{v:.5g}" for v in numbers) + ")"
 
 
 def _percent(share: float) -> str:
