@@ -147,6 +147,7 @@ def test_delay_lines_rest():
     ("rates", "start", "reason"),
     [
         (lambda x, y: (1 + 0 * x, -y), (0.0, 1.0), "grows"),
+        (lambda x, y: (1 + 0 * x, 1 + 0 * y), (0.0, 1.0), "grows"),
         (lambda x, y: (x, -y), (1.0, 1.0), "grows"),
         (lambda x, y: (x**2, -y), (1.0, 1.0), "'x' grows|cannot be computed"),
         (lambda x, y: (1 + x**2 * y - 4 * x, 3 * x - x**2 * y), (1.0, 1.0), "grows without bound, oscillates"),

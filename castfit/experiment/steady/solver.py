@@ -297,7 +297,9 @@ class Rest(Picklable):
         if not (np.isfinite(now.rate).all() and np.isfinite(now.jacobian).all()):
             return f"its rates cannot be computed {_after(now.time)}"
         n = self.n_x
-        if (np.abs(now.rate) <= _STANDS * np.abs(now.jacobian) @ np.abs(now.w)).all():
+        with np.errstate(all="ignore"):  # what has grown without bound is infinite by now
+            stands = (np.abs(now.rate) <= _STANDS * np.abs(now.jacobian) @ np.abs(now.w)).all()
+        if stands:
             return f"{_after(now.time)} it stands still, but {_NOT_ISOLATED}"
         unit = np.where(now.size[:n] > 0.0, now.size[:n], 1.0)
         i = int(np.argmax(np.abs(now.rate[:n]) / unit))
