@@ -48,6 +48,7 @@ html_title = f"castfit {release}"
 html_static_path = ["_static"]
 html_css_files = ["castfit.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
 html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",

@@ -82,8 +82,9 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
       say('overflow', root.scrollWidth - root.clientWidth);
       say('cut', wide.filter((e) => getComputedStyle(e).display !== 'inline').map((e) => e.textContent).join('|'));
       say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);
-      const paint = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
-      say('dark', paint[0] + paint[1] + paint[2] < 200 && (paint[3] === undefined || paint[3] > 0));
+      const paints = [document.body, root].map((e) => getComputedStyle(e).backgroundColor);
+      const paint = paints.find((c) => !c.endsWith(', 0)')) || 'rgb(255, 255, 255)';
+      say('dark', paint.match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b) < 200);
     """
     for width, dark in ((1280, False), (400, True)):
         for name in ("index", "gallery/quickstart", "how_to/data", "how_to/profiles", "problems/bellman",
