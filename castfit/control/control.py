@@ -90,8 +90,9 @@ def control(
         ``cf.along(x <= 1)`` at all times, ``cf.at(3, x == 0)`` at some, ``cf.at_end(x) == 1``,
         ``cf.integral(u) <= 2``, ``k1 <= k2``.
     parameters : mapping from str to float or Parameter, Result, or a list of these
-        Numbers, or quantities to be chosen: ``cf.Parameter(1.0, bounds=(0, 2))``.  A list is one of scenarios, for
-        which the same inputs, and the same chosen quantities, must do.
+        Numbers, or quantities to be chosen: ``cf.Parameter(1.0, bounds=(0, 2))``; of a result its estimates, and what
+        was fixed in its problem.  A list is one of scenarios, for which the same inputs, and the same chosen
+        quantities, must do.
     initial : mapping from state to float, expression or cf.free
         Initial states that the model itself does not give, or others; with ``cf.free`` one is chosen, as ``x(0)``.
     start : float

@@ -6,7 +6,8 @@ Each is a CasADi symbol, so that any expression may hold it: ``cf.integral(u**2)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTEGRAL, END, TIME = "integral", "end", "time"
+
+_RELATIONS: dict[int, Callable[[ca.SX, ca.SX], ca.SX]] = {
+    ca.OP_LT: operator.lt, ca.OP_LE: operator.le, ca.OP_EQ: operator.eq,
+}  # fmt: skip
 
 _KNOWN: dict[int, HorizonTerm] = {}
 """What each symbol stands for.  A record keeps its own alive, so that no other gets its place in memory."""
@@ -72,12 +77,13 @@ def at_end(expression: Any) -> Any:
     Parameters
     ----------
     expression : casadi.SX
-        Of states, algebraic states, inputs, parameters and time.
+        Of states, algebraic states, inputs, parameters and time; or a relation of such, of which both sides are taken.
 
     Returns
     -------
     casadi.SX
-        A symbol: ``minimise=-cf.at_end(b)``, ``constraints=[cf.at_end(x) == 1]``.
+        A symbol: ``minimise=-cf.at_end(b)``, ``constraints=[cf.at_end(x) == 1]``.  Of a relation the relation at the
+        end: ``cf.at_end(x == 1)`` is the same.
 
     Raises
     ------
@@ -90,7 +96,12 @@ def at_end(expression: Any) -> Any:
     >>> x = cf.symbols("x")
     >>> cf.at_end(x) == 1
     SX((at_end(x)==1))
+    >>> cf.at_end(x == 1)
+    SX((at_end(x)==1))
     """
+    if isinstance(expression, ca.SX) and expression.is_scalar(True) and expression.op() in _RELATIONS:
+        left, right = (s if s.is_constant() else at_end(s) for s in (expression.dep(0), expression.dep(1)))
+        return _RELATIONS[expression.op()](left, right)
     return _term("at_end", END, expression)
 
 

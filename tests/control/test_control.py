@@ -76,6 +76,44 @@ def test_nonlinear_functions_of_integrals_and_ends():
     assert bound.constraints["integral(sq(u)) <= " + f"{plain.objective:.12g}"].active
 
 
+def test_a_relation_at_the_end_is_the_relation_of_values_at_the_end():
+    for one, other in [
+        (cf.at_end(x == 1), cf.at_end(x) == 1),
+        (cf.at_end(x >= 100), cf.at_end(x) >= 100),
+        (cf.at_end(x > v + 2), cf.at_end(x) > cf.at_end(v + 2)),
+        (cf.at_end(x + v <= u), cf.at_end(x + v) <= cf.at_end(u)),
+    ]:
+        assert str(one) == str(other)
+    options = {"horizon": 1, "inputs": free(), "minimise": cf.integral(u**2)}
+    inside = cf.control(POINT, constraints=[cf.at_end(x == 1), cf.at_end(v <= 0.5)], **options)
+    outside = cf.control(POINT, constraints=[cf.at_end(x) == 1, cf.at_end(v) <= 0.5], **options)
+    assert inside.success, inside.message
+    assert list(inside.constraints) == list(outside.constraints) == ["at_end(x) == 1", "at_end(v) <= 0.5"]
+    assert inside.objective == outside.objective > 3.5  # 3 where v is free at the end
+    assert inside.states["x"][-1] == pytest.approx(1.0, abs=1e-7)
+    with refused("stand outside of each other"):
+        cf.at_end(x >= cf.final_time())
+
+
+def test_parameters_of_a_result_are_its_estimates_and_what_was_fixed():
+    a = cf.symbols("a")
+    model = cf.Model({x: -k * x + a * u}, inputs=[u], parameters=[k, a], initial={x: 1})
+    times = np.linspace(0, 2, 9)
+    shown = cf.Experiment({"x": np.exp(-0.7 * times)}, time=times, sigma=0.01, inputs={"u": 0.0})
+    result = cf.fit(cf.Problem(model, shown, parameters={"k": 0.5, "a": cf.Parameter(2.5, fixed=True)}))
+    options = {"horizon": 1, "inputs": free(5, bounds=(-2, 2)), "minimise": cf.integral(x**2 + u**2)}
+    of_fit = cf.control(model, parameters=result, **options)
+    said = cf.control(model, parameters={"k": result["k"].value, "a": 2.5}, **options)
+    other = cf.control(model, parameters=[result, {"k": 0.7, "a": 1.0}], **options)
+    assert of_fit.success, of_fit.message
+    assert of_fit.objective == said.objective
+    assert other.success, other.message
+    assert other.states["x"].shape[0] == 2
+    assert other.objective > said.objective + 1e-3
+    with refused("parameters is a Problem; give a mapping", "'k' has no value", "'a' has no value"):
+        cf.control(model, parameters=result.problem, **options)
+
+
 def test_parameters_and_initial_states_are_decided_too():
     """x = a exp(-k) + c: only the product matters, so bounds decide."""
     plan = cf.control(
