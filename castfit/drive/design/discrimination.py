@@ -123,13 +123,13 @@ class _Rival:
 
     def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
-        rival, known, n = replace(self.rival, thetas=theta[None]), self.known, theta.size
+        rival, known, n = replace(self.rival, estimate=theta), self.known, theta.size
         old, slopes = [np.empty(0)], [np.empty((0, n))]
         for condition in known.posed.conditions if self.measured else ():
             other = next(c for c in rival.posed.conditions if c.name == condition.name)
             times, place = np.unique(condition.points.times, return_inverse=True)
             outputs, mask = known.posed.outputs, condition.points.mask
-            one = responses(known.posed, condition, times, known.thetas[0], known.options, outputs=outputs)
+            one = responses(known.posed, condition, times, known.estimate, known.options, outputs=outputs)
             two = responses(rival.posed, other, times, theta, known.options, outputs=outputs)
             if one is None or two is None:
                 raise InputError("discriminate", [f"{condition.name}: the models could not be integrated"])
@@ -186,7 +186,7 @@ class _Rival:
                 last[theta.tobytes()] = found
             return last[theta.tobytes()]
 
-        guess, size = self.rival.thetas[0], 1
+        guess, size = self.rival.estimate, 1
         size = at(guess)[0].size
         width = _WIDTH * np.where(self.rival.posed.log, 1.0, np.abs(guess) + 0.1)
         wild: list[Array] = [

@@ -71,7 +71,7 @@ class Knowledge:
     """The problem extended by candidates, at one or several points theta.
 
     problem : whose quantities are wanted;  extended : with an experiment for each candidate, in `labels`
-    thetas (S, n_theta) : of the problem; the first is the estimate;  sigmas : eliminated ones, by group
+    estimate (n_theta,) : of the problem;  thetas (S, n_theta) : where designs are judged;  sigmas : by group
     of (n_theta,) : positions of the problem's quantities among the n_u of the extended problem
     columns : to which of the n_u the extended problem's own theta belongs
     origins : whose estimate a quantity of a new
@@ -82,6 +82,7 @@ class Knowledge:
     extended: Posed
     labels: tuple[str, ...]
     names: tuple[str, ...]
+    estimate: Array
     thetas: Array
     sigmas: tuple[float, ...]
     of: Index
@@ -104,14 +105,15 @@ class Knowledge:
         found[self.of] = True
         return found
 
-    def theta(self, sample: int = 0) -> Array:
-        """Return theta of the extended problem at a sample."""
+    def theta(self, sample: int | None = None) -> Array:
+        """Return theta of the extended problem at the estimate, or at a sample."""
+        known = self.estimate if sample is None else self.thetas[sample]
         whole = np.full(len(self.names), np.nan)
-        whole[self.of] = self.thetas[sample]
+        whole[self.of] = known
         theta = whole[self.columns]
         own = np.flatnonzero(np.isnan(theta))
         like = self.origins[own]
-        theta[own] = np.where(like >= 0, self.thetas[sample][like], self.extended.guess[own])
+        theta[own] = np.where(like >= 0, known[like], self.extended.guess[own])
         return theta
 
     @cached_property
@@ -139,8 +141,10 @@ class Knowledge:
         J = np.concatenate(rows)
         return J.T @ J + WEAK * np.eye(n)
 
-    def values(self, k: int, times: Array, sample: int = 0, *, outputs: Sequence[str] | None = None) -> PredictedValues:
-        """Return what candidate k would tell at times."""
+    def values(
+        self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
+    ) -> PredictedValues:
+        """Return what candidate k would tell at times, at the estimate or at a sample."""
         candidate, condition = self.candidates[k], self.condition(k)
         names = tuple(outputs or candidate.outputs)
         found = self._predicted(self.extended, condition, times, self.theta(sample), names)
@@ -238,7 +242,7 @@ def knowledge(
     given: Any, candidates: Sequence[Candidate], mistakes: list[str], *, samples: int, where: str = "design"
 ) -> Knowledge:
     """Pose the problem with an experiment for each candidate; what is wrong is an InputError with all `mistakes`."""
-    result, thetas = _source(given, samples, mistakes, where)
+    result, estimate, thetas = _source(given, samples, mistakes, where)
     problem: Any = given if result is None else result.problem
     experiments = {e.name: e for e in problem.experiments}
     labels: list[str] = []
@@ -279,7 +283,7 @@ def knowledge(
     extended = extended.assuming(absolute_sigma=absolute)
     names, of, columns, origins = _columns(problem.posed, extended, labels, whole, experiments)
     found = Knowledge(
-        problem, extended, tuple(labels), names, thetas, _eliminated(result, extended), of, columns, origins,
+        problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
         result is not None, absolute, _options(result), tuple(whole),
     )  # fmt: skip
     unsaid = [
@@ -295,8 +299,8 @@ def knowledge(
     return found
 
 
-def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array]:
-    """Return the result, if there is one, and the points theta (S, n_theta) at which designs are judged."""
+def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
+    """Return the result, if there is one, the estimate, and the points (S, n_theta) at which designs are judged."""
     result = given if isinstance(given, Result) else getattr(given, "result", None)
     if isinstance(given, Problem):
         if not given.names:
@@ -304,7 +308,7 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
                 where,
                 ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))", *mistakes],
             )
-        return None, given.guess[None].copy()
+        return None, given.guess.copy(), given.guess[None].copy()
     if not isinstance(result, Result):
         check(
             where,
@@ -317,13 +321,13 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
     if not result.success:
         check(where, ["the fit did not succeed; design from its problem, whose guesses you choose", *mistakes])
     if given is result:
-        return result, result.theta[None].copy()
+        return result, result.theta.copy(), result.theta[None].copy()
     sample: Any = given
     draws: Array = np.asarray(sample.thetas, dtype=float)
     if not len(draws):
         check(where, ["there are no draws; none of their fits succeeded", *mistakes])
     chosen = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), samples)).astype(int))
-    return result, draws[chosen]
+    return result, result.theta.copy(), draws[chosen]
 
 
 def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]) -> Experiment:
@@ -431,7 +435,7 @@ def gradient_of(found: Knowledge, what: Any, mistakes: list[str]) -> Array | Non
         slope = np.array([what.get(n, 0.0) for n in posed.names])
     elif isinstance(what, ca.SX) and what.numel() == 1:
         symbols = ca.symvar(what)
-        theta = posed.to_natural(found.thetas[0])
+        theta = posed.to_natural(found.estimate)
         place: list[int] = []
         numbers: list[float] = []
         for symbol in symbols:
@@ -452,5 +456,5 @@ def gradient_of(found: Knowledge, what: Any, mistakes: list[str]) -> Array | Non
         mistakes.append(f"variance_of {text(what)}; give a quantity, an expression of quantities, or cf.OutputAt(...)")
         return None
     row = np.zeros(len(found.names))
-    row[found.of] = slope * posed.natural_slope(found.thetas[0])
+    row[found.of] = slope * posed.natural_slope(found.estimate)
     return row * found.units

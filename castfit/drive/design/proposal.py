@@ -17,7 +17,7 @@ from castfit._support.status import InputError, check
 from castfit._support.text_tables import aligned
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
-from castfit.drive.design.knowledge import UNKNOWN, Knowledge
+from castfit.drive.design.knowledge import UNKNOWN, Knowledge, PredictedValues
 from castfit.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -107,12 +107,20 @@ class Design:
         return float(self.bought.cost @ self.counts) + self.bought.paid
 
     @cached_property
+    def _predicted(self) -> tuple[PredictedValues, ...]:
+        """What each candidate promises at the estimate, which is not among draws."""
+        first = self.bought.values[0]
+        if len(self.known.thetas) == 1:
+            return first
+        return tuple(self.known.values(k, values.times) for k, values in enumerate(first))
+
+    @cached_property
     def table(self) -> dict[str, NDArray[Any]]:
         """One row for each value to be measured, as columns, for instance for ``pandas.DataFrame(design.table)``."""
         rows: list[tuple[Any, ...]] = []
         for i in np.flatnonzero(self.counts > 0):
             k, o, t = (int(of[i]) for of in (self.bought.candidate, self.bought.output, self.bought.time))
-            values = self.bought.values[0][k]
+            values = self._predicted[k]
             outputs = range(len(values.outputs)) if o < 0 else [o]
             times = range(values.times.size) if t < 0 else [t]
             label = self.known.labels[k]
@@ -151,7 +159,7 @@ class Design:
 
     def _experiment(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
         imagined = next(e for e in self.known.extended.experiments if e.name == self.known.labels[k])
-        values, data, sigma = self.bought.values[0][k], dict[str, Any](), dict[str, Any]()
+        values, data, sigma = self._predicted[k], dict[str, Any](), dict[str, Any]()
         for output, of in bought.items():
             j = values.outputs.index(output)
             times = np.repeat([t for t, _, _ in of], [n for _, _, n in of])
@@ -222,7 +230,7 @@ class Design:
         problem = self.problem
         known = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
         truth = {n: float(known[n]) for n in problem.names if n in known}
-        truth |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.thetas[0]), strict=True))
+        truth |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.estimate), strict=True))
         truth = {n: float(v) for n, v in truth.items() if n in problem.names}
         group = dict(zip(self.known.extended.groups, self.known.sigmas, strict=True))
         unknown = {name or "sigma": group[name] for name in problem.posed.groups}
@@ -304,7 +312,7 @@ class Design:
     def _errors(self) -> list[str]:
         heads = ["", "now", "after this", *(["equidistant, same cost"] if self.equidistant else [])]
         columns = (self.before, self.after, *([self.equidistant] if self.equidistant else []))
-        theta = dict(zip(self.known.posed.names, self.known.thetas[0], strict=True))
+        theta = dict(zip(self.known.posed.names, self.known.estimate, strict=True))
         zero = {
             n
             for n, value in theta.items()

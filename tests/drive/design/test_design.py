@@ -118,6 +118,17 @@ def test_draws_make_a_robust_design():
     assert worst.criterion == "D"
 
 
+def test_a_design_for_draws_promises_and_is_verified_at_the_estimate():
+    result = fitted()
+    design = cf.design(cf.bootstrap(result, samples=6, rng=0), cf.Candidate(GRID, ["b"], name="next"), budget=6)
+    assert abs(design.known.thetas - result.theta).min() > 1e-6  # no draw is the estimate
+    truth = {name: one.truth for name, one in design.verify(2).quantities.items()}
+    assert truth == pytest.approx(result.values, rel=1e-12)
+    times = design.table["time"]
+    there = cf.simulate(box_lucas(), result.values, times)["experiment 1"]["b"]
+    np.testing.assert_allclose(design.table["prediction"], there, rtol=1e-5)
+
+
 def test_it_is_drawn_verified_and_exported(tmp_path):
     design = cf.design(fitted(), cf.Candidate(GRID, ["b"], name="next"), budget=6)
     figure = design.plot(tmp_path / "design.png")
