@@ -15,6 +15,7 @@ from . import (
     collection,
     costs,
     coverage,
+    design,
     many_experiments,
     network,
     optimal_control,
@@ -60,6 +61,7 @@ KINDS = (
     sbml_suite.KIND,
     readme.KIND,
     selection.KIND,
+    design.KIND,
     optimal_control.KIND,
     network.KIND,
 )

@@ -1,0 +1,288 @@
+"""``castfit bench design``: designs of experiments beside published ones, and beside what became of them.
+
+Published optima, in closed form where there is one; models that are to be told apart; standard deviations that were
+promised beside the scatter of repeated fits; designs for many draws, and in rounds from a wrong guess, beside certified
+bounds; and what the relaxed design costs with many candidates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import castfit as cf
+from castfit._support.status import check
+from castfit._support.text_tables import Sheet
+from castfit.drive.design.criteria import DCriterion
+from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
+from castfit.drive.search.compare.benchmarks import Progress
+
+from .table import Kind, Report, collected, number_mistakes, record
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit.drive.design.proposal import Design
+
+NAME = "design"
+_REPEATS = 200  # of experiments that are simulated and fitted again
+_SEQUENCES = 20  # of rounds from a wrong guess
+_RATES = np.array([0.7, 0.2])  # Box and Lucas (1959)
+_DRUG = np.array([4.298, 0.05884, 21.80])  # Atkinson, Chaloner, Herzberg and Juritz (1993): theta_1 to theta_3
+_LINE = np.linspace(0.1, 20, 200)
+
+
+@dataclass(frozen=True)
+class DesignRow:
+    """What was designed, the figure that was reached, what is right, and CPU seconds."""
+
+    case: str
+    what: str
+    reached: str
+    right: str
+    seconds: float
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.process_time()
+    return work(), time.process_time() - began
+
+
+def _support(design: Design, near: float) -> str:
+    """Say where a design measures and with which share, neighbours put together."""
+    times, weights = design.table["time"], design.table["count"] / np.sum(design.table["count"])
+    used = weights > 1e-3
+    groups = np.split(np.flatnonzero(used), np.flatnonzero(np.diff(times[used]) > near) + 1)
+    places = [(np.average(times[g], weights=weights[g]), weights[g].sum()) for g in groups]
+    return ", ".join(f"{t:.5g} ({w:.3g})" for t, w in places)
+
+
+def consecutive(sigma: Any = 0.03, guess: Any = _RATES, errors: float = 0.0) -> cf.Problem:
+    """Return A -> B -> C with four values of B; sigma may be a function of B."""
+    a, b, k1, k2 = cf.symbols("a b k1 k2")
+    model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1.0, b: 0.0})
+    times = np.array([1.0, 2.0, 4.0, 8.0])
+    values = bateman(times) + errors * np.random.default_rng(1).standard_normal(4)
+    pilot = cf.Experiment({"b": values}, times, sigma={"b": sigma(b)} if callable(sigma) else sigma)
+    parameters = {n: cf.Parameter(float(v), lower=0, scale="log") for n, v in zip(("k1", "k2"), guess, strict=True)}
+    return cf.Problem(model, pilot, parameters=parameters)
+
+
+def bateman(times: Array, rates: Any = _RATES) -> Any:
+    """Return the amount of B."""
+    k, m = rates
+    return k / (m - k) * (np.exp(-k * times) - np.exp(-m * times))
+
+
+def _plane(formula: Callable[..., Any], values: dict[str, float], start: float = 0.0) -> cf.Problem:
+    """Return a formula of time and parameters as the output y, with one value that tells nothing by itself."""
+    z, t, *symbols = cf.symbols(" ".join(["z", "t", *values]))
+    model = cf.Model({z: 0 * z}, parameters=symbols, initial={z: 0.0}, outputs={"y": formula(t, *symbols)}, time=t)
+    pilot = cf.Experiment({"y": [1.0]}, [start], start=start, sigma=1.0)
+    return cf.Problem(model, pilot, parameters=values)
+
+
+def published() -> Iterator[DesignRow]:
+    """Repeat optima that are published, or follow from a formula."""
+    found, seconds = _timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
+    yield DesignRow("Box-Lucas, D", "times", _support(found, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
+    M = found.bought.offers.information(found.counts)[0] * 0.03**2 / 3
+    yield DesignRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677", math.nan)
+    rates = _plane(lambda s, V, K: V * s / (K + s), {"V": 1.0, "K": 2.0})
+    concentrations = cf.Candidate(np.linspace(0.001, 20, 2000), ["y"])
+    found, seconds = _timed(lambda: cf.design(rates, concentrations, budget=1, exact=False))
+    yield DesignRow("Michaelis-Menten, D", "s", _support(found, 0.5), "1.6667 (0.5), 20 (0.5)", seconds)
+    drug = _plane(
+        lambda t, a, b, c: c * (cf.exp(-b * t) - cf.exp(-a * t)), dict(zip("abc", _DRUG.tolist(), strict=True))
+    )
+    grid = np.concatenate([np.arange(0.01, 2, 0.005), np.arange(2, 30, 0.05)])
+    a, b, c = cf.symbols("a b c")
+    peak = cf.log(a / b) / (a - b)
+    for case, criterion, right, value in (
+        ("one compartment, D", "D", "0.2288 (0.333), 1.3886 (0.333), 18.417 (0.333)", ""),
+        ("area", cf.variance_of(c / b - c / a), "0.2327 (0.0135), 17.634 (0.9865)", "2193.88"),
+        ("time of the peak", cf.variance_of(peak), "0.1793 (0.606), 3.566 (0.394)", "0.028138"),
+        ("height", cf.variance_of(c * (cf.exp(-b * peak) - cf.exp(-a * peak))), "1.0122 (1)", "1.0000"),
+    ):
+        found, seconds = _timed(
+            lambda of=criterion: cf.design(drug, cf.Candidate(grid, ["y"]), budget=1, criterion=of, exact=False)
+        )
+        yield DesignRow(case, "times", _support(found, 0.2), right, seconds)
+        if value:
+            yield DesignRow("", "variance", f"{found.value:.5g}", value, math.nan)
+
+
+def told_apart() -> Iterator[DesignRow]:
+    """Tell models apart [Atkinson and Fedorov 1975]."""
+    first = _plane(lambda t, a: 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t) + a - 1, {"a": 1.0}, -1.0)
+    second = _plane(lambda t, a, b, c: a + b * t + c * t**2, dict.fromkeys("abc", 1.0), -1.0)
+    orders: list[cf.Problem] = []
+    for order in (1, 2):
+        x, k = cf.symbols("x k")
+        model = cf.Model({x: -k * x**order}, parameters=[k], initial={x: 1.0})
+        pilot = cf.Experiment({"x": [0.7, 0.4]}, [1, 2], sigma=0.03)
+        orders.append(cf.Problem(model, pilot, parameters={"k": cf.Parameter(0.5, lower=0)}))
+    wave, decay = np.linspace(-1, 1, 401), np.linspace(0.1, 10, 100)
+    for case, (one, other), grid, right, value in (
+        ("exponentials, parabola, T", (first, second), cf.Candidate(wave),
+         "-1 (0.253), -0.67 (0.428), 0.145 (0.247), 0.955 (0.072)", "0.0010867"),
+        ("order 1, order 2, T", orders, cf.Candidate(decay, sigma=1.0), "0.7 (0.333), 6.7 (0.667)", "0.010366"),
+    ):  # fmt: skip
+        found, seconds = _timed(
+            lambda p=one, r=other, g=grid: cf.design(p, g, budget=1, criterion=cf.discriminate(r), exact=False)
+        )
+        yield DesignRow(case, "times", _support(found, 0.04), right, seconds)
+        yield DesignRow("", "T", f"{-found.value:.5g}", value, math.nan)
+
+
+def promised(repeats: int, seed: int) -> Iterator[DesignRow]:
+    """Fit repeated experiments again, and look how estimates scatter beside what was promised."""
+    evenly = cf.Candidate(np.linspace(20 / 6, 20, 6), ["b"], together="experiment")
+    best = cf.Candidate(_LINE, ["b"])
+    for case, problem, candidate, budget in (
+        ("sigma known", consecutive(), best, 6),
+        ("equidistant", consecutive(), evenly, 1),
+        ("sigma unknown", consecutive(None, errors=0.03), best, 6),
+        ("sigma of B", consecutive(lambda b: 0.01 + 0.05 * b), best, 6),
+    ):
+        result = cf.fit(problem)
+        found = cf.design(result, candidate, budget=budget)
+        verified, seconds = _timed(lambda d=found: d.verify(repeats, rng=seed))
+        for name in ("k1", "k2"):
+            scatter, sd = verified.quantities[name].scatter, found.after[name] * result.values[name]
+            what = f"scatter of {name}, {verified.fitted} fits; promised"
+            yield DesignRow(case if name == "k1" else "", what, f"{scatter:.5f}", f"{sd:.5f}", seconds)
+            seconds = math.nan
+
+
+def _drug_slopes(theta: Array, times: Array) -> Array:
+    """Return slopes by relative changes, (N, 1, 3)."""
+    a, b, c = theta
+    down, up = np.exp(-b * times), np.exp(-a * times)
+    return (np.stack([c * times * up, -c * times * down, down - up], -1) * theta)[:, None]
+
+
+def for_draws(seed: int, draws: int = 100) -> Iterator[DesignRow]:
+    """Compare least efficiencies over draws about the values of one compartment."""
+    rng, times = np.random.default_rng(seed), np.geomspace(0.02, 60, 210)
+    thetas = _DRUG * np.exp(rng.standard_normal((draws, 3)) * [0.5, 0.5, 0.2])
+    J = np.array([_drug_slopes(theta, times) for theta in thetas])
+
+    def offers(rows: Array) -> Offers:
+        none = np.tile(1e-10 * np.eye(3), (len(rows), 1, 1))
+        return Offers(rows, none, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210))
+
+    def solved(goal: DesignGoal, rows: Array, start: Array | None = None) -> Any:
+        return relaxed(goal, offers(rows), start=start)
+
+    goal = DesignGoal(DCriterion(3))
+    best = np.array([solved(goal, J[s : s + 1]).value for s in range(draws)])
+
+    def least(w: Array) -> float:
+        return float(np.exp(-np.max(goal.criterion.values(offers(J).information(w)) - best) / 3))
+
+    local, seconds = _timed(lambda: solved(goal, _drug_slopes(_DRUG, times)[None]))
+    yield DesignRow(f"{draws} draws", "least efficiency, design at the middle", f"{least(local.w):.3f}", "", seconds)
+    mean, seconds = _timed(lambda: solved(goal, J))
+    yield DesignRow("", "least efficiency, best on average", f"{least(mean.w):.3f}", "", seconds)
+    began = time.process_time()
+    first = solved(DesignGoal(DCriterion(3), best, 30.0), J)
+    worst = solved(DesignGoal(DCriterion(3), best, 300.0), J, first.w)
+    seconds = time.process_time() - began
+    bound = f"at most {np.exp(-worst.bound / 3):.3f}"
+    yield DesignRow("", "least efficiency, best of the worst", f"{least(worst.w):.3f}", bound, seconds)
+
+
+def in_rounds(repeats: int, seed: int) -> Iterator[DesignRow]:
+    """Begin with a wrong guess, and measure twelve values at once or in four rounds; efficiencies at the truth."""
+    wrong, candidate = consecutive(guess=(3.0, 0.03)), cf.Candidate(_LINE, ["b"])
+
+    def det(times: Array) -> float:
+        h = 1e-20
+        steps = [_RATES * (1 + 1j * h * e) for e in np.eye(2)]
+        J = np.stack([np.imag(bateman(times, rates)) / h for rates in steps])
+        return float(np.sqrt(np.linalg.det(J @ J.T)))
+
+    def chosen(known: Any, n: int) -> Array:
+        table = cf.design(known, candidate, budget=n).table
+        return np.repeat(table["time"], table["count"])
+
+    def rounds(rng: np.random.Generator) -> float:
+        times = chosen(wrong, 3)
+        values = bateman(times) + 0.03 * rng.standard_normal(3)
+        for _ in range(3):
+            order = np.argsort(times, kind="stable")
+            data = cf.Experiment({"b": values[order]}, times[order], sigma=0.03)
+            result = cf.fit(wrong.replace(experiments=[data]))
+            new = chosen(result if result.success else wrong, 3)
+            times = np.append(times, new)
+            values = np.append(values, bateman(new) + 0.03 * rng.standard_normal(3))
+        return det(times)
+
+    best = det(np.repeat([1.2295, 6.8577], 6))
+    once, seconds = _timed(lambda: det(chosen(wrong, 12)) / best)
+    yield DesignRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{once:.2f}", "1", seconds)
+    evenly = det(np.linspace(20 / 12, 20, 12)) / best
+    yield DesignRow("", "equidistant", f"{evenly:.2f}", "1", math.nan)
+    every, seconds = _timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
+    what = f"4 rounds of 3, mean and least of {repeats}"
+    yield DesignRow("", what, f"{np.mean(every):.2f}, {np.min(every):.2f}", "1", seconds)
+
+
+def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[DesignRow]:
+    """Count what the relaxed design of many candidates costs; memory in a second run, which it makes slower."""
+    for N, n in sizes:
+        J = np.random.default_rng(seed).standard_normal((1, N, 1, n))
+        one = Offers(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
+        found: Any
+        found, seconds = _timed(lambda o=one, n=n: relaxed(DesignGoal(DCriterion(n)), o))
+        tracemalloc.start()
+        relaxed(DesignGoal(DCriterion(n)), one)
+        size = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        what = f"gap after {found.steps} steps, {size:.0f} MB"
+        yield DesignRow(f"{N} candidates, n = {n}", what, f"{found.gap:.1e}", "0", seconds)
+
+
+def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0) -> Report:
+    check(f"bench {name}", number_mistakes(starts=starts, seed=seed))
+
+    def run() -> Iterator[DesignRow]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fits that are simulated
+            for what, rows in (
+                ("published", published()),
+                ("models apart", told_apart()),
+                ("draws", for_draws(seed)),
+                ("many candidates", many(((1000, 6), (10_000, 20)) if starts >= _SEQUENCES else ((1000, 6),), seed)),
+                (f"{starts} repeats", promised(max(starts, 2), seed)),
+                ("rounds", in_rounds(min(starts, _SEQUENCES), seed)),
+            ):
+                progress(f"{NAME}: {what}")
+                yield from rows
+
+    rows, more = collected(run())
+    sheet = Sheet.of(
+        rows,
+        ("case", lambda row: row.case),
+        ("", lambda row: row.what),
+        (">reached", lambda row: row.reached),
+        (">right", lambda row: row.right),
+        (">CPU s", lambda row: f"{row.seconds:.2f}" if math.isfinite(row.seconds) else ""),
+        title="designs of experiments",
+    )
+    return Report((sheet,), record(name, [asdict(row) for row in rows], **more))
+
+
+KIND = Kind(
+    lambda: (NAME,),
+    ("starts", "seed"),
+    _run,
+    lambda name: "designs of experiments: published optima, promises kept by repeated fits, bounds, many candidates",
+)

@@ -1,0 +1,54 @@
+"""``castfit bench design``: published designs, and promises beside repeated fits."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from castfit._bench import design
+from tests.builders import refused
+
+
+def numbers(text):
+    return [float(n) for n in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def test_what_is_published_is_reached():
+    rows = list(design.published())
+    assert {row.case for row in rows} >= {"Box-Lucas, D", "Michaelis-Menten, D", "one compartment, D", "area", "height"}
+    for row in rows:
+        np.testing.assert_allclose(numbers(row.reached), numbers(row.right), rtol=0.012, atol=1e-4)
+
+
+def test_promises_stand_beside_repeated_fits():
+    rows = list(design.promised(2, 0))
+    assert [row.case for row in rows if row.case] == ["sigma known", "equidistant", "sigma unknown", "sigma of B"]
+    assert all(0 < float(row.reached) and 0.002 < float(row.right) < 0.2 for row in rows)
+    assert "k1, 2 fits" in rows[0].what
+
+
+def test_draws_have_a_bound_and_many_candidates_a_gap():
+    local, mean, worst = (row for row in design.for_draws(0, draws=6))
+    (bound,) = numbers(worst.right)
+    assert float(local.reached) <= float(worst.reached) <= bound <= 1
+    assert float(mean.reached) <= bound
+    (row,) = design.many(((200, 4),), 0)
+    assert float(row.reached) <= 1e-6
+
+
+def test_rounds_are_better_than_one_shot_from_a_wrong_guess():
+    once, evenly, rounds = design.in_rounds(1, 0)
+    assert float(once.reached) < float(evenly.reached) < numbers(rounds.reached)[0] <= 1
+
+
+@pytest.mark.slow
+def test_the_whole_table():
+    report = design.KIND.run("design", lambda _: None, starts=2)
+    assert len({row["case"] for row in report.record["rows"]}) >= 14
+
+
+def test_what_is_wrong_is_said():
+    with refused("starts is 0"):
+        design.KIND.run("design", lambda _: None, starts=0)
