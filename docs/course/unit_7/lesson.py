@@ -172,3 +172,6 @@ experiment = cf.Experiment(
 result = cf.fit(cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.5, scale="log")}))
 print(result)
 assert np.isclose(-2 * result.log_likelihood, neg2loglik(y, result["s"].value ** 2, R), rtol=1e-6)
+
+# %%
+result.plot()
