@@ -47,22 +47,43 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     >>> proposed = cf.design(result, cf.Candidate([10, 20, 40, 80]), budget=3)
     >>> figure = cf.plots.design(proposed)
     """
-    panels = [
-        (k, j)
-        for k, values in enumerate(found.bought.values[0])
-        for j in range(len(values.outputs))
-        if np.any(found.table["output"][found.table["candidate"] == found.known.labels[k]] == values.outputs[j])
-    ][:_MOST]
+    panels = _panels(found)
     columns = max(len(panels), 3)
     figure: Any = new_figure(columns * _WIDTH, 2 * _HEIGHT)
     cells = figure.add_gridspec(2, columns)
-    covariances = [np.linalg.inv(M[0]) for M in (found.bought.offers.M0, found.bought.offers.information(found.counts))]
+    covariances = _covariances(found)
     for place, (k, j) in enumerate(panels):
         _prediction(_panel(figure, cells[0, place]), found, k, j, covariances)
     _certificate(_panel(figure, cells[1, 0]), found)
     _ellipses(_panel(figure, cells[1, 1]), found, covariances)
     _budgets(_panel(figure, cells[1, 2]), found)
     return finish(figure, path)
+
+
+def proposed(found: Design) -> Figure:
+    """Plot the predictions alone, with their bands before and after, and the times."""
+    panels = _panels(found)
+    figure: Any = new_figure(max(len(panels), 2) * _WIDTH, _HEIGHT)
+    cells = figure.add_gridspec(1, len(panels))
+    for place, (k, j) in enumerate(panels):
+        _prediction(_panel(figure, cells[0, place]), found, k, j, _covariances(found))
+    return finish(figure, None)
+
+
+def _panels(found: Design) -> list[tuple[int, int]]:
+    """Return candidates and outputs that are measured."""
+    return [
+        (k, j)
+        for k, values in enumerate(found.bought.values[0])
+        for j in range(len(values.outputs))
+        if np.any(found.table["output"][found.table["candidate"] == found.known.labels[k]] == values.outputs[j])
+    ][:_MOST]
+
+
+def _covariances(found: Design) -> list[Array]:
+    """Return what is known before and after, (n_u, n_u)."""
+    offers = found.bought.offers
+    return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(found.counts))]
 
 
 def _panel(figure: Any, cell: Any) -> Any:

@@ -15,6 +15,7 @@ from castfit._support.text_tables import rounded
 from castfit.plots._canvas import symbol, unseen
 from castfit.report.figures import figure
 from castfit.report.markup import Content, Markup, joined, tag
+from castfit.report.next_section import measured_next
 from castfit.report.page import Lead, Section
 from castfit.report.problem_sections import question
 from castfit.report.tables import facts, sheet, table
@@ -103,6 +104,7 @@ def sections(result: Result, figures: Figures, bands: str | None = "linear") -> 
         )
     if known and result.success:
         found.append(Section("residuals", "What do the residuals tell?", residuals(result, figures), "Residuals"))
+        found.append(Section("next", "What to measure next", measured_next(result, figures)))
     found.append(Section("solution", "How it was solved", solved(result, figures)))
     return found
 

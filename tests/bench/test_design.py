@@ -25,7 +25,7 @@ def test_what_is_published_is_reached():
 def test_promises_stand_beside_repeated_fits():
     rows = list(design.promised(2, 0))
     assert [row.case for row in rows if row.case] == ["sigma known", "equidistant", "sigma unknown", "sigma of B"]
-    assert all(0 < float(row.reached) and 0.002 < float(row.right) < 0.2 for row in rows)
+    assert all(float(row.reached) > 0 and 0.002 < float(row.right) < 0.2 for row in rows)
     assert "k1, 2 fits" in rows[0].what
 
 

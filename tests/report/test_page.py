@@ -97,7 +97,7 @@ def test_it_tells_the_story_in_order(page, result):
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
         "The question", "Data and fit", "Estimates", "What the data determine", "What do the residuals tell?",
-        "How it was solved", "How to repeat it",
+        "What to measure next", "How it was solved", "How to repeat it",
     ]  # fmt: skip
     for what in ("<p>First.</p><p>Second.</p>", "castfit report x", result.transcription, "time (h)", "y (mg)"):
         assert what in text
@@ -105,6 +105,30 @@ def test_it_tells_the_story_in_order(page, result):
         assert f"{result.standard_errors[one]:.2g}" in text
     for package, version in result.versions.items():
         assert re.search(rf"{package}</th><td>{re.escape(version)}", text)
+
+
+def test_it_says_what_to_measure_next(page, result):
+    text = page.read_text(encoding="utf-8")
+    told = re.search(r"What to measure next</h2><p>(.*?)</p><figure", text)[1]
+    candidate = cf.Candidate(np.linspace(0, 4, 61)[1:], same=True, name="more")
+    design = cf.design(result, candidate, budget=3)
+    assert str(design).splitlines()[0][1:] in told
+    for name, sd in design.after.items():
+        assert f"{name} from ±{100 * design.before[name]:.3g} % to ±{100 * sd:.3g} %" in told
+    assert "the residuals object" not in told
+
+
+def test_it_says_why_nothing_is_said_of_what_to_measure_next(result):
+    from castfit.report.next_section import measured_next
+    from castfit.report.result_sections import Figures
+
+    x, k, m = cf.symbols("x k m")
+    model = cf.Model({x: -k * m * x}, parameters=[k, m], initial={x: 1})
+    data = cf.Experiment({"x": [0.6, 0.4, 0.2]}, [1, 2, 3], sigma=0.03)
+    product = cf.fit(cf.Problem(model, data, parameters={"k": 0.5, "m": 1.0}))
+    assert "It cannot be said here: " in measured_next(product, Figures())
+    several = cf.fit(problem(several=(1.0, 1.5, 2.0, 2.5, 3.0)))
+    assert "Of a problem of this size" in measured_next(several, Figures())
 
 
 def test_the_files_in_it_can_be_read_again(page, result, tmp_path):

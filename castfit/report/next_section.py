@@ -1,0 +1,77 @@
+"""What to measure next, as a section of a page: a paragraph and a picture, where a design is cheap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from castfit._support.reprs import listed
+from castfit._support.status import CastfitError, InputError
+from castfit.problem.problem import Problem
+from castfit.report.markup import Markup, joined, tag
+from castfit.simulate.simulate import SimulationError
+
+if TYPE_CHECKING:
+    from castfit.drive.design.proposal import Design
+    from castfit.report.result_sections import Figures
+    from castfit.result.result import Result
+
+_VALUES = 3  # that could be measured
+_TIMES = 60  # among which to choose
+_MOST_SLOPES = 60  # states times quantities, so that a page is not kept waiting
+_MOST_EXPERIMENTS = 4
+_HARDLY = 10.0  # relative standard deviation beyond which a number says nothing
+
+
+def measured_next(result: Result, figures: Figures) -> Markup:
+    """Say which further values of the first experiment would tell most, or why that cannot be said."""
+    problem = result.problem
+    if not isinstance(problem, Problem):
+        return tag("p", "It cannot be said here: the fit does not know its problem.")
+    large = len(result.names) * len(problem.own_model.states) > _MOST_SLOPES
+    if large or len(problem.experiments) > _MOST_EXPERIMENTS:
+        asked = tag("code", "cf.design(result, cf.Candidate(times), budget=...)")
+        return tag("p", "Of a problem of this size it is not worked out for a page; ask ", asked, ".")
+    try:
+        found = _proposal(result, problem)
+    except InputError as reason:
+        return tag("p", f"It cannot be said here: {'; '.join(reason.problems)}.")
+    except (SimulationError, CastfitError) as reason:
+        return tag("p", f"It cannot be said here: {reason}")
+
+    from castfit.plots.designs import proposed
+
+    caption = (
+        "The model's curve with its bands of 95 % before (light) and after; the marks are where to measure, with how "
+        "often."
+    )
+    return joined(tag("p", _told(result, problem, found)), figures.add(lambda: proposed(found), caption))
+
+
+def _proposal(result: Result, problem: Problem) -> Design:
+    from castfit.drive.design.candidate import Candidate
+    from castfit.drive.design.design import design
+
+    first = problem.experiments[0]
+    times = np.linspace(first.start, first.end, _TIMES + 1)[1:]
+    return design(result, Candidate(times, same=True, name=f"more of {first.name}"), budget=_VALUES)
+
+
+def _told(result: Result, problem: Problem, found: Design) -> str:
+    instruction = found.summary().splitlines()[0]
+    changes = [
+        f"{name} from ±{100 * before:.3g} % to ±{100 * found.after[name]:.3g} %"
+        for name, before in found.before.items()
+        if before < _HARDLY and found.after[name] < _HARDLY and result.values[name] != 0.0
+    ]
+    where = f" of {problem.experiments[0].name}" if len(problem.experiments) > 1 else ""
+    told = [
+        f"If {_VALUES} more values{where} could be measured, as accurate as those that were and within their times, "
+        f"these would tell most of all quantities together (D): {instruction[0].lower()}{instruction[1:]}",
+        f"Standard deviations would change: {listed(changes)}." if changes else "",
+        f"At least {np.floor(1000 * found.efficiency) / 10:g} % of the best possible is reached.",
+        *found.remarks,
+        "All this trusts the model, to which the residuals object." if result.refuted else "",
+    ]
+    return " ".join(part for part in told if part)
