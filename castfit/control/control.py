@@ -21,7 +21,7 @@ from castfit._support.arguments import is_count, named, real, rng_mistakes, text
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import watched
 from castfit.control.grid import StageGrid
-from castfit.control.plan import Plan, PlanConstraint
+from castfit.control.plan import Plan, PlanConstraint, PlanPurpose
 from castfit.control.question import HORIZON, read_question
 from castfit.control.stages import StageMethod
 from castfit.control.trajectory import PlanJudge
@@ -285,7 +285,8 @@ class Planner:
 
     def again(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
         """Solve the same program for other numbers, from the plan, so much later."""
-        begun, question, found = time.process_time(), self.question, plan.found
+        begun, question = time.process_time(), self.question
+        found: FoundPlan = plan.found
         mistakes: list[str] = []
         later, limit = real(shift), real(max_time)
         if later is None or not 0.0 <= later < plan.horizon:
@@ -507,7 +508,7 @@ class Planner:
         return Plan(
             status, " ".join(sentences), objective, integrated, horizon, decision.inputs(question), times, states,
             {n: v for n, v in named_.items() if n != HORIZON}, held, undetermined, on.grid.stages, found.iterations,
-            time.process_time() - begun, self, found,
+            time.process_time() - begun, PlanPurpose.of(question), self, found,
         )  # fmt: skip
 
 

@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from castfit._support.arrays import Array
+from castfit._support.json_codec import plain, rebuilt_fields, restored
 from castfit._support.public_names import public
 from castfit._support.reprs import one_line
+from castfit._support.status import InputError, Status, check
 from castfit._support.text_tables import Sheet, Tabled
 from castfit._support.views import views
+from castfit._support.whole_files import write_whole
+from castfit.experiment.inputs import Input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from castfit._support.arrays import Array
-    from castfit._support.status import Status
-    from castfit.control.control import FoundPlan, Planner
-    from castfit.experiment.inputs import Input
+    from castfit.control.question import ControlQuestion
+
+FORMAT = 1
+"""Of saved plans."""
+
+
+@dataclass(frozen=True)
+class PlanPurpose:
+    """What a plan answers, in words and names.
+
+    timed : whether the horizon was free
+    chosen : names of the inputs that were chosen
+    bounds : the finite ones of chosen inputs, and of states alone along the horizon
+    """
+
+    words: str
+    time_name: str
+    timed: bool
+    chosen: tuple[str, ...]
+    bounds: dict[str, tuple[float, ...]]
+
+    @classmethod
+    def of(cls, asked: ControlQuestion) -> PlanPurpose:
+        """Say what was asked."""
+        inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in asked.free_inputs.items())
+        held = "; ".join(c.name for c in (*asked.path, *asked.points, *asked.whole))
+        chosen = [f"the inputs {inputs}"] if inputs else []
+        chosen += [", ".join(q.name for q in asked.quantities)] if asked.quantities else []
+        words = f"Minimise {asked.objective} by {' and '.join(chosen)}" + (f", so that {held}." if held else ".")
+        pairs = [(n, (u.lower, u.upper)) for n, u in asked.free_inputs.items()]
+        pairs += [(c.expression.name(), (c.lower, c.upper)) for c in asked.path if c.expression.is_symbolic()]
+        bounds = {name: tuple(float(b) for n, pair in pairs if n == name for b in pair if np.isfinite(b))
+                  for name, _ in pairs}  # fmt: skip
+        return cls(words, asked.model.system.t.name(), asked.timed, tuple(asked.free_inputs), bounds)
 
 
 @dataclass(frozen=True)
@@ -76,6 +112,10 @@ class Plan(Tabled):
     stages, iterations : int
     seconds : float
         CPU time of everything.
+    purpose : PlanPurpose
+        What was asked, in words and names.
+    planner, found
+        By which `again` goes on; None of a plan that was loaded.
 
     Examples
     --------
@@ -104,8 +144,9 @@ class Plan(Tabled):
     stages: int
     iterations: int
     seconds: float
-    planner: Planner = field(repr=False)
-    found: FoundPlan = field(repr=False)
+    purpose: PlanPurpose
+    planner: Any = field(default=None, repr=False)  # a Planner, and its FoundPlan; of a loaded plan neither
+    found: Any = field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
@@ -115,7 +156,7 @@ class Plan(Tabled):
     @property
     def free_inputs(self) -> dict[str, Input]:
         """The inputs that were chosen."""
-        return {n: u for n, u in self.inputs.items() if n in self.planner.question.free_inputs}
+        return {n: u for n, u in self.inputs.items() if n in self.purpose.chosen}
 
     def again(
         self,
@@ -146,7 +187,7 @@ class Plan(Tabled):
         Raises
         ------
         InputError
-            If a name or a number is none.
+            If a name or a number is none, or the plan was loaded.
 
         Examples
         --------
@@ -158,7 +199,9 @@ class Plan(Tabled):
         >>> plan.again({"x": 0.5}).objective < plan.objective
         True
         """
-        return self.planner.again(self, initial, parameters, shift, max_time)
+        loaded = "a loaded plan does not know its program; plan by cf.control, and go on from there"
+        check("Plan.again", [loaded] if self.planner is None else [])
+        return cast("Any", self.planner).again(self, initial, parameters, shift, max_time)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """Draw states and chosen inputs over time; also write the figure to `path` if it is given.
@@ -188,31 +231,47 @@ class Plan(Tabled):
         """
         return views().reports.plan_report(self, path, **options)
 
+    def save(self, path: str | Path) -> None:
+        """Write everything but the program, from which `again` goes on, as JSON."""
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "found")}
+        write_whole(path, [(json.dumps({"castfit_plan": FORMAT, **plain(held)}, allow_nan=False) + "\n").encode()])
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that was saved; it can do everything but plan `again`.
+
+        Raises
+        ------
+        InputError
+            If the file is no saved plan, damaged, or of a later version of castfit.
+        """
+        try:
+            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
+            raise InputError("Plan.load", [f"'{path}' is no JSON file: {error}"]) from None
+        content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
+        if content.get("castfit_plan") != FORMAT:
+            raise InputError("Plan.load", [f"'{path}' is no saved plan of format {FORMAT}; choose another file"])
+        absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
+        check("Plan.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        try:
+            return cls(**rebuilt_fields(cls, content))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError("Plan.load", [f"'{path}' is damaged: {error}"]) from None
+
     def bounds_of(self, name: str) -> tuple[float, ...]:
         """Return the finite bounds of a chosen input, or those of a state alone along the horizon."""
-        asked = self.planner.question
-        if name in asked.free_inputs:
-            held = [(asked.free_inputs[name].lower, asked.free_inputs[name].upper)]
-        else:
-            held = [
-                (c.lower, c.upper) for c in asked.path if c.expression.is_symbolic() and c.expression.name() == name
-            ]
-        return tuple(float(b) for pair in held for b in pair if np.isfinite(b))
+        return self.purpose.bounds.get(name, ())
 
     @property
     def time_name(self) -> str:
         """What the model calls time."""
-        return self.planner.question.model.system.t.name()
+        return self.purpose.time_name
 
     @property
     def question(self) -> str:
         """What was asked, in words."""
-        asked = self.planner.question
-        inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in asked.free_inputs.items())
-        held = "; ".join(c.name for c in (*asked.path, *asked.points, *asked.whole))
-        chosen = [f"the inputs {inputs}"] if inputs else []
-        chosen += [", ".join(q.name for q in asked.quantities)] if asked.quantities else []
-        return f"Minimise {asked.objective} by {' and '.join(chosen)}" + (f", so that {held}." if held else ".")
+        return self.purpose.words
 
     def summary(self) -> str:
         """Return the plan in words and tables."""
@@ -226,7 +285,7 @@ class Plan(Tabled):
     @property
     def parts(self) -> Sequence[Sheet | str]:
         """The sheets and sentences, in their order."""
-        own = "free" if self.planner.question.timed else "given"
+        own = "free" if self.purpose.timed else "given"
         first = (
             f"objective {self.objective:.9g}; integrated {self.integrated:.9g}; horizon {self.horizon:.9g} ({own}); "
             f"{self.stages} stages, {self.iterations} iterations, {self.seconds:.2f} s"

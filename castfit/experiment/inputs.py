@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from castfit._support.arguments import is_one_of, real, reals, text
+from castfit._support.arrays import Array
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
@@ -23,8 +24,6 @@ from castfit.experiment.free_inputs import FreeInput
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from castfit._support.arrays import Array
 
 
 _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "cubic_spline": 4}  # points

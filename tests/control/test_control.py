@@ -172,6 +172,36 @@ def test_a_plan_goes_on_from_elsewhere():
         plan.again({"y": 1.0}, shift=-1)
 
 
+def test_a_plan_is_saved_and_loaded_whole(tmp_path):
+    plan = cf.control(
+        POINT, horizon=cf.free(3.0, lower=0.1), inputs=free(bounds=(-1, 1)), minimise=cf.final_time(),
+        constraints=[cf.at_end(x == 1), cf.at_end(v == 0), cf.along(v <= 0.9)],
+    )  # fmt: skip
+    plan.save(tmp_path / "plan.json")
+    loaded = cf.Plan.load(tmp_path / "plan.json")
+    assert str(loaded) == str(plan)
+    assert (loaded.success, loaded.horizon, loaded.question) == (plan.success, plan.horizon, plan.question)
+    assert loaded.bounds_of("u") == plan.bounds_of("u") == (-1.0, 1.0)
+    assert loaded.bounds_of("v") == (0.9,)
+    assert loaded.constraints == plan.constraints
+    assert np.array_equal(loaded.states["x"], plan.states["x"])
+    under = cf.simulate(POINT, times=[1.0, plan.horizon], inputs=loaded.inputs)
+    assert under["x"][-1] == pytest.approx(1.0, abs=1e-6)
+    loaded.plot(tmp_path / "plan.png")
+    with refused("does not know its program"):
+        loaded.again({"x": 0.1})
+    (tmp_path / "other.json").write_text('{"castfit_result": 2}')
+    with refused("no saved plan"):
+        cf.Plan.load(tmp_path / "other.json")
+    whole = (tmp_path / "plan.json").read_text()
+    (tmp_path / "other.json").write_text(whole.replace('"seconds"', '"second"'))
+    with refused("lacks seconds; it is damaged"):
+        cf.Plan.load(tmp_path / "other.json")
+    (tmp_path / "other.json").write_text(whole.replace('"status": "', '"status": "not '))
+    with refused("is damaged: 'not "):
+        cf.Plan.load(tmp_path / "other.json")
+
+
 def test_algebraic_states():
     z = cf.symbols("z")
     model = cf.Model({x: z}, algebraic={z: z - u + x}, inputs=[u], initial={x: 1})
