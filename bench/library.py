@@ -26,7 +26,10 @@ import numpy as np
 import castfit as cf
 from castfit import problems
 
-from .cpu_clock import cpu_clock
+if __package__:
+    from .cpu_clock import cpu_clock
+else:  # run as a script
+    from cpu_clock import cpu_clock
 
 try:
     from castfit._support.status import check, suggest
