@@ -150,6 +150,7 @@ class _TriggerWatch:
         self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
         self._draws: dict[int, np.random.Generator] = {}
         self._last = -np.inf
+        self._begun = -1
 
     def run(self) -> None:
         """Go through the experiment, and set the times of triggered events in e."""
@@ -198,9 +199,10 @@ class _TriggerWatch:
         if self.nodes is None:
             return x
         here = np.flatnonzero(self.nodes[0] == t)
-        if not here.size or t >= self.end:
+        if not here.size or t >= self.end or here[-1] == self._begun:
             return x
-        x = self.nodes[1][here[-1]]
+        self._begun = int(here[-1])  # once: a node at which a condition changes sign would be left again and again
+        x = self.nodes[1][self._begun]
         self._look(t, x, due)
         return x
 

@@ -193,7 +193,8 @@ def test_mistakes(path, tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore")  # pyPESTO's own
 def test_pypesto_takes_it(path):
     """Its importer, its optimizer, its own answer."""
-    library = pytest.importorskip("pypesto")
+    pytest.importorskip("pypesto.petab", reason="pyPESTO is not installed")
+    import pypesto as library
     from pypesto import optimize
     from pypesto.petab import PetabImporter
 
