@@ -150,7 +150,7 @@ def _budgets(axes: Any, found: Design) -> None:
     for factor in _BUDGETS if found.criterion != "T" and len(offers.J) == 1 and offers.b.size else ():
         best = relaxed(found.goal, replace(offers, b=offers.b * factor), 1e-5) if not found.reordered else None
         if best is not None:
-            covariance = np.linalg.inv(offers.information(best.w)[0])
+            covariance = np.asarray(np.linalg.inv(offers.information(best.w)[0]), dtype=float)
             sizes.append(factor)
             errors.append(100 * np.sqrt(np.diag(covariance))[known.of])
     if not sizes:

@@ -263,9 +263,10 @@ def _solved(
             dy = _solve(A @ across + np.diag(s / y), A @ first[:, 0] + mu / y - s)
         except np.linalg.LinAlgError:  # rounding ends it: the best so far says how good it is
             break
-        dw = first[:, 0] - across @ dy
+        dw = np.asarray(first[:, 0] - across @ dy, dtype=float)
         ds = -A @ dw
-        dleft, dright = mu / w - left - left * dw / w, mu / (u - w) - right + right * dw / (u - w)
+        dleft = np.asarray(mu / w - left - left * dw / w, dtype=float)
+        dright = np.asarray(mu / (u - w) - right + right * dw / (u - w), dtype=float)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
         dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
         slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu)
@@ -274,8 +275,8 @@ def _solved(
             if trial <= now + _DECREASE * primal * slope + 1e-13 * abs(now):
                 break
             primal *= 0.5
-        w = w + primal * dw
-        s = b - A @ w
+        w = np.asarray(w + primal * dw, dtype=float)
+        s = np.asarray(b - A @ w, dtype=float)
         left, right, y = left + dual * dleft, right + dual * dright, y + dual * dy
     return best and replace(best, steps=step)
 
@@ -309,18 +310,19 @@ def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
     """Return how to solve  (diag + V V') X = R  by whichever of two ways is smaller: N x N, or Woodbury's (1950)."""
     N, r = V.shape
     scaled = V / diagonal[:, None]
+    back: Any = cho_solve
     inner = _factor(V @ V.T + np.diag(diagonal) if r >= N else V.T @ scaled + np.eye(r))
 
     def once(R: Array) -> Array:
         if r >= N:
-            return cho_solve(inner, R, check_finite=False)
-        return R / diagonal[:, None] - scaled @ cho_solve(inner, scaled.T @ R, check_finite=False)
+            return back(inner, R, check_finite=False)
+        return R / diagonal[:, None] - scaled @ back(inner, scaled.T @ R, check_finite=False)
 
     def solve(R: Array) -> Array:
-        X = once(R)
+        x = once(R)
         for _ in range(_REFINEMENTS):  # what cancellation has lost
-            X = X + once(R - diagonal[:, None] * X - V @ (V.T @ X))
-        return X
+            x = x + once(R - diagonal[:, None] * x - V @ (V.T @ x))
+        return x
 
     return solve
 

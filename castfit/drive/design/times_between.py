@@ -77,6 +77,9 @@ def moved_times(
     def of_moves(x: Any) -> float:
         return criterion(start + unit * np.asarray(x)) - now
 
+    def spaced(x: Any) -> Any:
+        return apart(start + unit * np.asarray(x)) / unit
+
     solve: Any = minimize
     found: Any = solve(
         of_moves,
@@ -84,7 +87,7 @@ def moved_times(
         method="SLSQP",
         jac="3-point",
         bounds=[((low - t) / unit, (high - t) / unit) for (low, high), t in zip(bounds, start.tolist(), strict=True)],
-        constraints=[{"type": "ineq", "fun": lambda x: apart(start + unit * np.asarray(x)) / unit}] if near else [],
+        constraints=[{"type": "ineq", "fun": spaced}] if near else [],
         options={"ftol": 1e-15},
     )
     moved = start + unit * np.asarray(found.x)
