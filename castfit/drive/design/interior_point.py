@@ -225,13 +225,16 @@ def _solved(
     with np.errstate(divide="ignore"):
         u = np.minimum(offers.u, np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf))
     inside = _inside(A, b, u)
-    w = inside if start is None else 0.9 * start + 0.1 * inside
+    w: Array = inside if start is None else 0.9 * start + 0.1 * inside
     first = tangent(goal, offers, w, 1.0, curved=False)
     if first is None:
         return None
     scale = _scale(goal, first.value)
     mu = 0.1 * scale
-    s = b - A @ w
+    s: Array = b - A @ w
+    left: Array
+    right: Array
+    y: Array
     left, right, y = (np.asarray(mu / of, dtype=float) for of in (w, u - w, s))
     best: RelaxedDesign | None = None
     waited = step = 0
@@ -259,14 +262,14 @@ def _solved(
         gradient = np.asarray(at.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
         try:
             solve = _solver(left / w + right / (u - w), at.V)
-            first, across = np.split(solve(np.column_stack([-gradient + A.T @ (mu / s - y), A.T])), [1], axis=1)
-            dy = _solve(A @ across + np.diag(s / y), A @ first[:, 0] + mu / y - s)
+            solved: Array = solve(np.column_stack([-gradient + A.T @ (mu / s - y), A.T]))
+            dy: Array = _solve(A @ solved[:, 1:] + np.diag(s / y), A @ solved[:, 0] + mu / y - s)
         except np.linalg.LinAlgError:  # rounding ends it: the best so far says how good it is
             break
-        dw = np.asarray(first[:, 0] - across @ dy, dtype=float)
+        dw: Array = solved[:, 0] - solved[:, 1:] @ dy
         ds = -A @ dw
-        dleft = np.asarray(mu / w - left - left * dw / w, dtype=float)
-        dright = np.asarray(mu / (u - w) - right + right * dw / (u - w), dtype=float)
+        dleft: Array = mu / w - left - left * dw / w
+        dright: Array = mu / (u - w) - right + right * dw / (u - w)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
         dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
         slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu)
@@ -275,9 +278,10 @@ def _solved(
             if trial <= now + _DECREASE * primal * slope + 1e-13 * abs(now):
                 break
             primal *= 0.5
-        w = np.asarray(w + primal * dw, dtype=float)
-        s = np.asarray(b - A @ w, dtype=float)
-        left, right, y = left + dual * dleft, right + dual * dright, y + dual * dy
+        w = w + primal * dw
+        s = b - A @ w
+        left, right = left + dual * dleft, right + dual * dright
+        y = y + dual * dy
     return best and replace(best, steps=step)
 
 
