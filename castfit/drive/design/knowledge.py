@@ -348,8 +348,9 @@ def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Probl
         else:
             if like.sigma is not None and output in like.sigma:
                 when, y = like.data[output]
-                mean = np.nanmean(np.where(np.isfinite(y), like.sigma[output], np.nan), axis=1)
-                sigma[output] = np.interp(times, when[np.isfinite(mean)], mean[np.isfinite(mean)])
+                there = np.isfinite(y).any(axis=1)
+                mean = np.nanmean(np.where(np.isfinite(y), like.sigma[output], np.nan)[there], axis=1)
+                sigma[output] = np.interp(times, when[there], mean)
             if output in like.noise:
                 noise[output] = like.noise[output]
                 if not isinstance(noise[output], (Gaussian, LogNormal, HeavyTailed, Poisson, NegativeBinomial)):
