@@ -76,6 +76,7 @@ class Knowledge:
     columns : to which of the n_u the extended problem's own theta belongs
     origins : whose estimate a quantity of a new
         experiment has, by position in theta, -1 of none
+    fitted, refuted : whether there is a fit, and whether it shows that the model is wrong
     """
 
     problem: Problem
@@ -89,6 +90,7 @@ class Knowledge:
     columns: Index
     origins: Index
     fitted: bool
+    refuted: bool
     absolute_sigma: bool | None
     options: IntegratorOptions
     candidates: tuple[Candidate, ...]
@@ -284,7 +286,7 @@ def knowledge(
     names, of, columns, origins = _columns(problem.posed, extended, labels, whole, experiments)
     found = Knowledge(
         problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
-        result is not None, absolute, _options(result), tuple(whole),
+        result is not None, result is not None and result.refuted, absolute, _options(result), tuple(whole),
     )  # fmt: skip
     unsaid = [
         f"{labels[k]}: how accurate is '{o}'? Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"

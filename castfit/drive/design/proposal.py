@@ -382,6 +382,8 @@ def deviations(known: Knowledge, M: Array) -> dict[str, float]:
 def remarks_of(design: Design) -> tuple[str, ...]:
     """Say what the numbers alone do not: lack of fit that would not be seen, guesses that are trusted, what is open."""
     known, found = design.known, list[str]()
+    if known.refuted:
+        found.append("Data speak against the model, as print(result) says; these figures are as if it were right.")
     table = design.table
     points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(known.of)

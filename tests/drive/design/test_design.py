@@ -255,3 +255,14 @@ def test_rivals_that_are_none():
         cf.discriminate(3)
     with pytest.raises(cf.InputError, match="the rival has no output 'b'"):
         cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6, criterion=cf.discriminate(decay(1)))
+
+
+def test_a_fit_that_data_speak_against_is_no_ground_for_figures():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    times = np.linspace(0.2, 8, 40)
+    wrong = cf.Experiment({"x": 1 + 0.5 * np.sin(3 * times)}, times, sigma=0.02)
+    result = cf.fit(cf.Problem(model, wrong, parameters={"k": 1.0}))
+    design = cf.design(result, cf.Candidate(times, ["x"]), budget=4)
+    assert result.refuted
+    assert "Data speak against the model" in str(design)
