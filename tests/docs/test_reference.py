@@ -26,7 +26,7 @@ PRIORS = (
 )
 MODULES = {"noise", "petab", "plots", "priors", "problems", "sbml"}
 PUBLIC = {
-    **{name: getattr(cf, name) for name in cf.__all__ if name not in MODULES | set(functions.__all__)},
+    **{name: getattr(cf, name) for name in cf.__all__ if name not in MODULES},
     **{f"priors.{name}": getattr(cf.priors, name) for name in PRIORS},
     **{f"petab.{name}": getattr(cf.petab, name) for name in cf.petab.__all__},
     **{f"sbml.{name}": getattr(cf.sbml, name) for name in cf.sbml.__all__},
@@ -50,3 +50,10 @@ def test_every_name_is_in_the_reference():
     pages = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
     listed = set(re.findall(r"^   (\w+)$", pages, re.MULTILINE))
     assert {name.split(".")[-1] for name in PUBLIC} | set(functions.__all__) <= listed
+
+
+@pytest.mark.parametrize("values", [(), (None,), ("x", "y", "z", "a")])
+@pytest.mark.parametrize("name", functions.__all__)
+def test_functions_of_symbols_say_what_they_take(name, values):
+    with pytest.raises(cf.InputError, match=rf"cf\.{name}[^(]*mistake[^(]*\((x|y, x|x, y|condition, .*)\) are symbols"):
+        getattr(cf, name)(*values)

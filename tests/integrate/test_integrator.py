@@ -661,7 +661,8 @@ def test_a_process_killed_while_compiling_leaves_nothing_in_the_current_folder(m
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    """No C compiler, nor a compiled integrator of an earlier use."""
+    """No C compiler, nor a compiled integrator of an earlier use, nor the one of a wheel."""
+    monkeypatch.setattr(esdirk_binding, "shipped", lambda *_: None)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     for known in (esdirk_binding.obstacle, esdirk_binding.integrator):

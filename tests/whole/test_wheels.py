@@ -50,9 +50,12 @@ def test_the_wheel_of_an_editable_install_has_a_path_and_a_record_that_is_right(
     )
 
 
+INSTALLED = Path(compilation.__file__).parents[2]  # where the package under test is: a clone, or an environment
+
+
 def integrator_source() -> str:
     return "\n".join(
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "castfit/integrate").glob("esdirk*.c"))
+        path.read_text(encoding="utf-8") for path in sorted((INSTALLED / "castfit/integrate").glob("esdirk*.c"))
     )
 
 
@@ -60,6 +63,7 @@ def integrator_source() -> str:
 def test_a_built_integrator_is_loaded_for_the_very_source_that_it_was_built_from(tmp_path, monkeypatch):
     build = backend()
     monkeypatch.setattr(build, "FLAGS", ("-O0",))
+    monkeypatch.setattr(build, "ROOT", INSTALLED)
     made = build.libraries(tmp_path)
     assert 1 <= len(made) <= 2
     library = compilation.shipped(integrator_source(), tmp_path, "esdirk")
