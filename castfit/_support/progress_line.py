@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import copy_context
 from importlib import import_module
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from castfit._support.time_limit import at_look
 
 _WAIT = 2.0  # seconds before a line appears that nobody asked for
 _PACE = 0.1  # seconds for which it stays as it is
+_TICK = 1.0  # seconds after which it is written again, whatever keeps the thread that reports busy
 
 
 def duration(seconds: float) -> str:
@@ -125,7 +127,9 @@ def _place() -> _Terminal | _Notebook | None:
 class _Line:
     """The line: what the outermost of those who report says, and after it what those inside say.
 
-    It appears `after` so many seconds, with how long it has been going on, and again whenever it is `due`.
+    It appears `after` so many seconds, with how long it has been going on, and again whenever it is `due`.  A thread of
+    its own keeps it moving while functions are built, or a large model is integrated: what does that does not come
+    by here, and leaves Python's lock to others.
     """
 
     def __init__(self, place: _Terminal | _Notebook, after: float) -> None:
@@ -135,25 +139,39 @@ class _Line:
         self._began = time.perf_counter()
         self._due = self._began + after
         self._visible = False
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._ticker = threading.Thread(target=copy_context().run, args=(self._tick,), daemon=True)  # a cell's own
         place.guard(self.erase)
+        self._ticker.start()
 
     def show(self, depth: int, text: str) -> None:
         self.parts[depth] = text
         self.renew()
 
-    def renew(self) -> None:
-        now = time.perf_counter()
-        if now < self._due:
-            return
-        self._due, self._visible = now + _PACE, True
-        self._place.put(f"{duration(now - self._began)}: {'; '.join(filter(None, self.parts))}")
+    def renew(self, pause: float = 0.0) -> None:
+        """Write it again if it is due, and has been for so many seconds."""
+        with self._lock:
+            now = time.perf_counter()
+            if now < self._due + pause:
+                return
+            self._due, self._visible = now + _PACE, True
+            self._place.put(f"{duration(now - self._began)}: {'; '.join(filter(None, self.parts))}")
 
     def erase(self) -> None:
-        if self._visible:
-            self._place.clear()
-            self._visible, self._due = False, 0.0
+        """Take it away for what is printed, after which it comes back at once."""
+        with self._lock:
+            if self._visible:
+                self._place.clear()
+                self._visible, self._due = False, time.perf_counter()
+
+    def _tick(self) -> None:
+        while not self._closing.wait(_TICK):
+            self.renew(0.5 * _TICK)
 
     def close(self, *, keep: bool) -> None:
+        self._closing.set()
+        self._ticker.join()
         kept = keep and bool(self.parts[0])
         if kept:
             self._place.put(self.parts[0])

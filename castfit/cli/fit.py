@@ -60,17 +60,13 @@ class FitCall:
     def run(self, *, max_time: float = math.inf, verbose: int = 0) -> Any:
         """Fit the problem, with progress on standard error; a model with noises gives a `PathResult`."""
         from castfit.cli import console as screen
-        from castfit.drive.run.optima import Merit
 
         noisy = bool(self.source.problem.posed.model.noises)
         method = "path" if noisy else self.transcription.label
-        what, merit = f"{self.source.name}, {method}", Merit.of(self.source.problem)
+        what = f"{self.source.name}, {method}"
 
         def line(now: Iteration) -> str:
-            if noisy:
-                return f"{what}: iteration {now.iteration}, -log L = {now.cost:.6g}"
-            reached = merit.at_height(merit.height(now.cost, now.chi2))
-            return f"{what}: iteration {now.iteration}, {merit.measure} = {reached:.6g}"
+            return f"{what}: iteration {now.iteration}, {now.measure} = {now.objective:.6g}"
 
         # Lines of progress would spoil the moving one, and must not mix with JSON.
         with screen.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):

@@ -14,7 +14,7 @@ import numpy as np
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.refinement import Refinement
-from castfit.fit.verification import Verification, verify
+from castfit.fit.verification import Verification, objective_function, verify
 from castfit.problem.constraints import ALONG
 from castfit.simulate.simulate import Nodes, SimulationError, trace
 from castfit.solve.residual_plausibility import beyond_noise, suspicious
@@ -191,7 +191,7 @@ class FitRun:
 
     def solve(self, staging: SolveStaging) -> Solved:
         """Let the solver solve, and count what it did."""
-        control = Control(self.remaining, self.report, staging.second_start, self.rough)
+        control = Control(self.remaining, self._reporting(staging.staged.layout), staging.second_start, self.rough)
         solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.warm)
         self.evaluations.update(solution.evaluations)
         self.failures.update(solution.failures)
@@ -199,6 +199,14 @@ class FitRun:
         self.history += [{**entry, **extra} for entry in solution.history]
         self.iterations += solution.iterations
         return Solved(staging, solution)
+
+    def _reporting(self, layout: Layout) -> Callable[[Iteration], Any] | None:
+        """Return what tells an iteration with the number that the result will be told by."""
+        report, measure = self.report, self.problem.measure
+        if report is None:
+            return None
+        objective = objective_function(self.problem, layout)
+        return lambda now: report(replace(now, objective=objective(now.v, now.cost, now.chi2), measure=measure))
 
     def _judged(self, solved: Solved) -> Attempt:
         staging, solution = solved.staging, solved.solution

@@ -392,13 +392,13 @@ def _reporter(
     def report(now: Iteration) -> Any:
         clock = time.perf_counter()
         if verbose is None and line is not None:
-            line(f"iteration {now.iteration}: cost {now.cost:.6g}")
+            line(f"iteration {now.iteration}: {now.measure} = {now.objective:.6g}")
         elif line is not None:
             pace = f", {duration((clock - began) / now.iteration)} an iteration" if now.iteration else ""
             most = f", at most {duration(max(deadline - clock, 0.0))} left" if np.isfinite(deadline) else ""
-            line(f"iteration {now.iteration}: cost {now.cost:.6g}; {clock - began:.0f} s{pace}{most}")
+            line(f"iteration {now.iteration}: {now.measure} = {now.objective:.6g}; {clock - began:.0f} s{pace}{most}")
         else:
-            told = f"cost {now.cost:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s"
+            told = f"{now.measure} {now.objective:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s"
             say(f"{now.iteration:5d}  {told}")
         return callback(now) if callback is not None else None
 

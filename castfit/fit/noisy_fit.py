@@ -17,6 +17,7 @@ import numpy as np
 from castfit._support.progress_line import say
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Interrupt
+from castfit.problem.compiled_problem import LIKELIHOOD
 from castfit.problem.fingerprint import question
 from castfit.result.path_result import Innovations, PathResult, PathTrack
 from castfit.solve.solution import Iteration
@@ -94,7 +95,7 @@ class _Climb:
         """Tell how things stand; return whether the search is to stop."""
         self.history.append(2.0 * at.value)
         seconds = time.perf_counter() - self.began
-        now = Iteration(len(self.history) - 1, at.value, np.nan, 0.0, at.y, seconds)
+        now = Iteration(len(self.history) - 1, at.value, np.nan, 0.0, at.y, seconds, self.history[-1], LIKELIHOOD)
         if self.verbose:
             say(f"{now.iteration:5d}  -log L {at.value:14.8g}  {seconds:7.2f} s")
         if self.callback is not None and self.callback(now):

@@ -19,6 +19,7 @@ SUNDIALS does this also for the ESDIRK method; what it cannot integrate at all, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -272,12 +273,20 @@ def _spread(staged: StagedProblem, begins: tuple[Index, ...], defects: tuple[Arr
 
 def objective_of(problem: Posed, layout: Layout, at: Evaluation) -> float:
     """Return the number that fits of a problem are told by, `Posed.measure`, at a point."""
-    rough = sum(term.rows(problem.to_natural(layout.theta(at.v)))[2] for term in problem.smooth)
-    if problem.measure == CHI2:
-        return weighted_squares(layout, at) - 2.0 * rough
-    missing = constant(problem) + problem.prior_constant
-    found = neg2loglik(at.cost - rough, missing, n_unknown=int(layout.group_sizes.sum()))
-    return found * (0.5 if problem.measure == PETAB else 1.0)
+    return objective_function(problem, layout)(at.v, at.cost, weighted_squares(layout, at))
+
+
+def objective_function(problem: Posed, layout: Layout) -> Callable[[Array, float, float], float]:
+    """Return what makes `Posed.measure` of variables (n_v,), the cost and chi2 there."""
+    squares = problem.measure == CHI2
+    missing = 0.0 if squares else constant(problem) + problem.prior_constant
+    share, unknown = 0.5 if problem.measure == PETAB else 1.0, int(layout.group_sizes.sum())
+
+    def objective(v: Array, cost: float, chi2: float) -> float:
+        rough = sum(term.rows(problem.to_natural(layout.theta(v)))[2] for term in problem.smooth)
+        return chi2 - 2.0 * rough if squares else share * neg2loglik(cost - rough, missing, n_unknown=unknown)
+
+    return objective
 
 
 def _says(problem: Posed, simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:

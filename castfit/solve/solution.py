@@ -47,6 +47,9 @@ class Iteration:
     iteration : int
     cost : float
         What is minimised: half the sum of squared weighted residuals, or a logarithm of it where sigma is unknown.
+    objective, measure : float, str
+        What the result will be told by, and how that is called: "chi2", "-2 log L" or "PEtab's objective"; "... of
+        normal errors" while these stand in for others.
     chi2 : float
         The sum of squared weighted residuals; see `Result.chi2`.
     infeasibility : float
@@ -72,6 +75,8 @@ class Iteration:
     infeasibility: float
     v: Array
     seconds: float
+    objective: float = np.nan
+    measure: str = ""
 
 
 @dataclass(frozen=True)

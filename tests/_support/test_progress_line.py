@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
+from castfit._support import progress_line
 from castfit._support.progress_line import duration, live, time_left
 from castfit._support.time_limit import look, watched
 
@@ -86,6 +88,19 @@ def screen(written):
     return lines
 
 
+def wait_until(true):
+    """Return whether something becomes true soon; a standing clock does not matter."""
+    return any(true() or threading.Event().wait(0.01) for _ in range(1000))
+
+
+def counting(function, calls):
+    def counted(*given):
+        calls.append(given)
+        return function(*given)
+
+    return counted
+
+
 def decay():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
@@ -106,7 +121,7 @@ def herd():
 
 
 RUNS = {
-    "fit": (lambda **o: cf.fit(decay(), "single", **o), "iteration 1: cost "),
+    "fit": (lambda **o: cf.fit(decay(), "single", **o), "iteration 1: chi2 = "),
     "multistart": (lambda **o: cf.multistart(decay(), "single", starts=4, rng=1, **o), "2 of 4 starts"),
     "estimate": (lambda **o: cf.estimate(decay(), **o), "candidates: chi2 "),
     "incremental": (lambda **o: cf.incremental(decay(), horizons=[1, 2, 3], **o), "until 1: converged"),
@@ -139,6 +154,31 @@ def test_nothing_is_shown_to_who_wants_nothing_or_reads_a_file(kind, terminal, c
     monkeypatch.setattr(Terminal, "isatty", lambda self: False)
     run(callback=lambda now: clock.sleep(3.0))
     assert terminal() == ""
+
+
+def test_a_line_moves_while_something_comes_by_nowhere(terminal, monkeypatch):
+    monkeypatch.setattr(progress_line, "_TICK", 0.02)
+    assert terminal() == ""
+    threads = threading.active_count()
+    with live(keep=False) as show:
+        show("building a function")
+        begun = terminal().count("building a function")
+        assert wait_until(lambda: terminal().count("building a function") > begun + 2)
+    assert screen(terminal()) == [""]
+    assert threading.active_count() == threads
+
+
+def test_a_line_that_waits_is_not_written_before_its_time(terminal, clock, monkeypatch):
+    monkeypatch.setattr(progress_line, "_TICK", 0.001)
+    assert terminal() == ""
+    ticks = []
+    monkeypatch.setattr(progress_line._Line, "renew", counting(progress_line._Line.renew, ticks))
+    with live(keep=False, after=2.0) as show:
+        show("building a function")
+        assert wait_until(lambda: len(ticks) > 3)
+        assert terminal() == ""
+        clock.sleep(2.5)
+        assert wait_until(lambda: "2.5 s: building a function" in terminal())
 
 
 def test_a_line_moves_while_nothing_ends(terminal, clock):
@@ -197,7 +237,7 @@ def test_a_notebook_has_a_place_for_the_line(terminal, clock, monkeypatch):
     cf.fit(decay(), "single", callback=lambda now: clock.sleep(0.1))
     assert shown == []
     cf.fit(decay(), "single", callback=lambda now: clock.sleep(1.2))
-    assert "iteration 1: cost" in shown[0]["text/plain"]
+    assert "iteration 1: chi2 = " in shown[0]["text/plain"]
     assert shown[-1] == {"text/html": ""}
     assert terminal() == ""
 

@@ -272,6 +272,27 @@ def test_verbose(capfd):
     assert sum("infeasibility" in line for line in lines) == result.iterations + 1
 
 
+@pytest.mark.parametrize("transcription", ["single", "multiple", "multiple/ipopt"])
+@pytest.mark.parametrize(
+    ("noise", "measure"),
+    [
+        ({"sigma": 0.02}, "chi2"),
+        ({}, "-2 log L"),
+        ({"noise": cf.Laplace(0.02)}, "-2 log L"),
+    ],
+)  # fmt: skip
+def test_progress_is_told_by_the_number_of_the_result(transcription, noise, measure):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
+    experiment = cf.Experiment({"x": [0.6, 0.35, 0.22, 0.13]}, time=[1, 2, 3, 4], **noise)
+    problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.4, bounds=(0.1, 2.0))})
+    seen = []
+    result = cf.fit(problem, *transcription.split("/"), callback=lambda now: seen.append(now) and False)
+    assert result.measure == seen[-1].measure == measure
+    assert seen[-1].objective == pytest.approx(result.objective, rel=1e-6)
+    assert {now.measure for now in seen} <= {measure, f"{measure} of normal errors"}
+
+
 def test_threads_change_no_number():
     """One fit by one thread and by two: every bit is the same."""
     if obstacle():
