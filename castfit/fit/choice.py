@@ -254,7 +254,7 @@ def choose(
     straight : whether it may go down from the start in a box, and go on otherwise from there
     """
     if any(c.schedule.triggers for c in problem.conditions):
-        why = "Single shooting was chosen: it alone can follow events that states trigger."
+        why = "Single shooting was chosen: states trigger events, which collocation cannot follow."
         return Choice(SingleShooting(), None, None, why)
     straight = straight and not (problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)

@@ -28,6 +28,7 @@ SLOW = {
     "battery",
     "boarding_school",
     "bootstrap_against_profiles",
+    "bouncing_ball",
     "chemostat",
     "compare_solvers",
     "compare_transcriptions",
