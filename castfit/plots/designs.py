@@ -31,8 +31,9 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     """Plot what a design promises.
 
     Above, the predictions with their bands of 95 % before (light) and after, and the times with how often each is
-    measured; below, the certificate, which touches its bound where the relaxed design measures, the ellipses of two
-    quantities before and after, and the standard deviations after designs of other budgets.
+    measured (of a population in grey the band of 95 % of values); below, the certificate, which touches its bound where
+    the relaxed design measures, the ellipses of two quantities before and after, and the standard deviations after
+    designs of other budgets.
 
     Parameters
     ----------
@@ -104,26 +105,51 @@ def _prediction(axes: Any, found: Design, k: int, j: int, covariances: list[Arra
             reach = _TWO * np.sqrt(np.maximum(np.einsum("ti,ij,tj->t", slope, covariance, slope), 0.0))
             axes.fill_between(times, middle - reach, middle + reach, color=BLUE, alpha=alpha, linewidth=0, label=when)
     axes.plot(times, middle, color=INK, linewidth=1.0)
+    if known.subjects:
+        reach = _TWO * known.values(k, times).s[:, j]
+        axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
     here = (found.table["candidate"] == label) & (found.table["output"] == output)
     for t, count, y in zip(*(found.table[c][here] for c in ("time", "count", "prediction")), strict=True):
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
         axes.plot([t], [y], "o", color=RED, markersize=3.5)
+        if known.subjects:
+            continue
         axes.annotate(f"{count:.3g}", (t, 0.09), xycoords=("data", "axes fraction"), ha="center", fontsize=7, color=RED)
-    heading(axes, plain(output if len(known.labels) == 1 else f"{output}, {label}"), pad=4)
-    labels(axes, plain(known.posed.label("time")), size=8, labelpad=1)
+    name = output if len(known.labels) == 1 else f"{output}, {label}"
+    heading(axes, plain(f"{name}: {found.counts[k]:.3g} subjects" if known.subjects else name), pad=4)
+    labels(axes, plain(known.extended.label("time")), size=8, labelpad=1)
 
 
 def _certificate(axes: Any, found: Design) -> None:
     bought = found.bought
+    axes.axhline(1.0, color=RED, linewidth=0.9)
+    heading(axes, "worth over price: nothing above 1", pad=4)
+    labels(axes, plain(found.known.extended.label("time")), size=8, labelpad=1)
+    if found.known.subjects:
+        _schedules(axes, found)
+        return
     with np.errstate(divide="ignore", invalid="ignore"):
         share = found.relaxed.sensitivity / (found.relaxed.y @ bought.offers.A)
     for line in np.unique(bought.at.line):
         own = np.flatnonzero(bought.at.line == line)
         mark = "o" if own.size == 1 else ""
         axes.plot(bought.at.time[own], share[own], color=INK, linewidth=1.0, marker=mark)
-    axes.axhline(1.0, color=RED, linewidth=0.9)
-    heading(axes, "worth over price: nothing above 1", pad=4)
-    labels(axes, plain(found.known.posed.label("time")), size=8, labelpad=1)
+
+
+def _schedules(axes: Any, found: Design) -> None:
+    """Draw what subjects are worth of whom one time is moved."""
+    from castfit.drive.design.populations import PopulationKnowledge, worth_of_times
+
+    assert isinstance(found.known, PopulationKnowledge)
+    if found.reordered:  # by the criterion
+        axes.axis("off")
+        return
+    every = worth_of_times(found.known, found.bought, found.goal, found.relaxed, found.counts)
+    for name, times, worth in every:
+        axes.plot(times, worth, linewidth=1.0, label=name)
+    heading(axes, "worth over price, one time moved", pad=4)
+    if len(every) > 1:
+        axes.legend(fontsize=7, frameon=False)
 
 
 def _ellipses(axes: Any, found: Design, covariances: list[Array]) -> None:
@@ -156,7 +182,7 @@ def _budgets(axes: Any, found: Design) -> None:
     if not sizes:
         axes.axis("off")
         return
-    for name, of in zip(known.posed.names, np.array(errors).T, strict=True):
+    for name, of in zip(known.quantities, np.array(errors).T, strict=True):
         axes.plot(range(len(sizes)), of, marker="o", markersize=3, linewidth=1.0, label=name)
     axes.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
     axes.set_ylim(bottom=0)

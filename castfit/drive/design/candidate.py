@@ -56,6 +56,9 @@ class Candidate:
         Whether times may lie between those of the grid.
     sigma : float, `relative` or mapping from output to these, optional
         How accurate values are; by default as in the experiment, or as elsewhere in the problem.
+    per_subject : int, optional
+        Of a population, where a candidate is a group: at how many of the times each subject is measured; by default at
+        all of them.  What is bought is a subject; `cost`, `at_most` (of the group) and `spacing` are its own.
     name : str, optional
         By default ``candidate 1`` and so on.
 
@@ -86,6 +89,7 @@ class Candidate:
     spacing: float = 0.0
     between: bool = False
     sigma: Any = None
+    per_subject: int | None = None
     name: str = ""
 
     def __init__(
@@ -106,6 +110,7 @@ class Candidate:
         spacing: float = 0.0,
         between: bool = False,
         sigma: Any = None,
+        per_subject: int | None = None,
         name: str = "",
     ) -> None:
         mistakes: list[str] = []
@@ -143,6 +148,12 @@ class Candidate:
             mistakes.append("what is the same experiment cannot differ from it; leave same=True out, or what differs")
         if between is True and is_one_of(together, "experiment"):
             mistakes.append("a whole experiment has its times; leave between=True out, or together='experiment'")
+        if per_subject is not None and not is_count(per_subject, 1):
+            mistakes.append(f"per_subject is {text(per_subject)}; give a positive integer, or leave it out")
+        elif per_subject is not None and (per_subject > np.unique(grid).size or fixed is True):
+            mistakes.append(
+                f"{per_subject} of {np.unique(grid).size} times cannot be chosen; give more times, and no fixed=True"
+            )
         sigmas = (
             named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else {"": sigma} if sigma is not None else {}
         )
@@ -160,7 +171,8 @@ class Candidate:
         values: dict[str, Any] = {
             "times": np.unique(grid), "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
             "events": happens, "together": together, "cost": costs if each else costs[""], "at_most": float(at_most),
-            "fixed": fixed, "spacing": float(gap or 0.0), "between": between, "sigma": sigmas or None, "name": name,
+            "fixed": fixed, "spacing": float(gap or 0.0), "between": between, "sigma": sigmas or None,
+            "per_subject": per_subject, "name": name,
         }  # fmt: skip
         for key, value in values.items():
             object.__setattr__(self, key, value)

@@ -33,10 +33,12 @@ from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion, In
 from castfit.drive.design.discrimination import Discrimination, discriminated
 from castfit.drive.design.exact import exact as exact_design
 from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
-from castfit.drive.design.knowledge import UNKNOWN, Knowledge, gradient_of, knowledge
+from castfit.drive.design.knowledge import UNKNOWN, Knowledge, knowledge
 from castfit.drive.design.proposal import Design, deviations, with_remarks
 from castfit.drive.design.purchases import Purchases, purchases
 from castfit.drive.design.times_between import moved_times
+from castfit.drive.population.result import MixedEffectsResult
+from castfit.drive.population.spec import Population
 from castfit.drive.uncertainty.profile.predictions import OutputAt
 
 _SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
@@ -86,6 +88,7 @@ def design(
     distinct: int | None = None,
     exact: bool = True,
     price: float = 0.0,
+    population: Population | None = None,
     samples: int = 100,
     rng: int | np.random.Generator = 0,
     max_time: float = np.inf,
@@ -94,9 +97,9 @@ def design(
 
     Parameters
     ----------
-    known : Result, Problem, SampleResult or BootstrapResult
+    known : Result, Problem, SampleResult, BootstrapResult or MixedEffectsResult
         What is known: a fit, whose data count; guesses, of which only priors count; or draws, over whom the design is
-        good on average or in the worst case.
+        good on average or in the worst case.  A fit of a population asks for subjects.
     candidates : Candidate or sequence of Candidate
         What could be measured.
     budget : float or mapping from str to float, optional
@@ -115,6 +118,9 @@ def design(
         Whether whole numbers are wanted; False for weights.
     price : float
         What a unit of cost counts in the criterion: nothing is bought that is not worth it.
+    population : Population, optional
+        How own parameters of a Problem vary between subjects: then candidates are groups, and what is bought are
+        subjects, each measured at the candidate's times, or at ``per_subject`` of them that are chosen.
     samples : int
         How many of the draws count, at most.
     rng : int or numpy.random.Generator
@@ -158,7 +164,26 @@ def design(
         check("design", [f"candidates are {text(candidates)}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
-    found = knowledge(known, given, mistakes, samples=samples)
+    mixed = population is not None or isinstance(known, MixedEffectsResult)
+    if mixed:
+        from castfit.drive.design.populations import population_knowledge
+
+        mistakes += [
+            f"{what} is not for populations; leave it out"
+            for what, given_ in (
+                ("worst=True", worst), ("distinct=", distinct is not None),
+                ("cf.discriminate(...)", isinstance(criterion, Discrimination)),
+            )
+            if given_
+        ]  # fmt: skip
+        found = population_knowledge(known, population, given, mistakes)
+    else:
+        mistakes += [
+            f"{c.name or f'candidate {k + 1}'}: per_subject is for populations; leave it out, or give population="
+            for k, c in enumerate(given)
+            if c.per_subject is not None
+        ]
+        found = knowledge(known, given, mistakes, samples=samples)
     bought = purchases(found, budget, float(price), distinct, mistakes)
     if worst and len(found.thetas) == 1:
         mistakes.append("the worst case is one among draws; give cf.sample(result) or a bootstrap, or leave worst out")
@@ -185,10 +210,10 @@ def _against(
     offers = bought.offers
     found = discriminated(
         known, bought, criterion, known.candidates,
-        exact=exact, evenly=lambda counts: _equidistant(bought, offers, counts), rng=rng, stop=stop,
+        exact=exact, evenly=lambda counts: _equidistant(known, bought, offers, counts), rng=rng, stop=stop,
     )  # fmt: skip
     value, bound = -found.value, min(found.relaxed.bound, -found.value)
-    evenly = _equidistant(bought, offers, found.counts) if exact else None
+    evenly = _equidistant(known, bought, offers, found.counts) if exact else None
     said = f"The nearest rival of {found.fits} fits misses these values by chi2 = {found.value:.4g} beyond the noise"
     said += f" (equidistant: {found.evenly:.4g})." if np.isfinite(found.evenly) else "."
     return with_remarks(
@@ -225,7 +250,13 @@ def _designed(
     stop: Any,
 ) -> Design:
     order = _order(known, criterion, over)
-    goal, offers = DesignGoal(criterion), _ordered(bought.offers, order)
+    goal = DesignGoal(criterion)
+    groups: Any = None
+    if known.subjects:
+        from castfit.drive.design import populations as groups
+
+        known, bought = groups.scheduled(known, bought, goal, order, rng, stop)
+    offers = _ordered(bought.offers, order)
     _require_determined(known, goal, offers, order)
     if worst:
         goal, offers = _worst(goal, offers, stop)
@@ -240,12 +271,14 @@ def _designed(
     if exact:
         counts = exact_design(goal, offers, bought.at, found.w, rng=rng, stop=stop)
         with suppress(Stopped):
-            moved = None if worst else moved_times(known, bought, goal, counts, order)
+            move = groups.moved_schedules if groups else moved_times
+            moved = None if worst else move(known, bought, goal, counts, order)
             bought, offers = (bought, offers) if moved is None else moved
+    known = groups.told(known, counts) if groups else known
     value = float(goal.values(offers.information(counts)) + offers.price @ counts)
     after = deviations(known, bought.offers.information(counts))
     _require_reached(known, goal, offers, counts, after, exact=exact)
-    evenly = _equidistant(bought, offers, counts) if exact else None
+    evenly = _equidistant(known, bought, offers, counts) if exact else None
     even = np.nan if evenly is None else float(goal.values(offers.information(evenly)) + offers.price @ evenly)
     if stop():
         remarks.append("The limit of time was reached: this is the best so far.")
@@ -274,7 +307,7 @@ def _designed(
 
 def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
     """Return the criterion in the order of `_order`; None where something is wrong."""
-    names = known.posed.names
+    names = known.quantities
     listed_over = [over] if isinstance(over, str) else items(over) if over is not None else list(names)
     if listed_over is None or not listed_over or not all(isinstance(n, str) for n in listed_over):
         mistakes.append(f"over is {text(over)}; give names of quantities")
@@ -304,8 +337,8 @@ def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> 
 
 def _gradient(known: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
     """Return how something moves with relative changes, (n_u,)."""
-    if not isinstance(what, OutputAt):
-        return gradient_of(known, what, mistakes)
+    if not isinstance(what, OutputAt) or known.subjects:
+        return known.gradient(what, mistakes)
     names = [e.name for e in known.problem.experiments]
     label = what.experiment or names[0]
     conditions = [*names, *known.labels]
@@ -324,9 +357,9 @@ def _order(known: Knowledge, criterion: InformationCriterion, over: Any) -> Inde
     """Return the order of quantities in which a criterion takes them: nuisance first, where there is any."""
     if not isinstance(criterion, DCriterion) or not criterion.nuisance:
         return np.arange(len(known.names))
-    chosen = {over} if isinstance(over, str) else set(over) if over is not None else set(known.posed.names)
+    chosen = {over} if isinstance(over, str) else set(over) if over is not None else set(known.quantities)
     matters = np.zeros(len(known.names), dtype=bool)
-    matters[[int(known.of[known.posed.names.index(n)]) for n in chosen]] = True
+    matters[[int(known.of[known.quantities.index(n)]) for n in chosen]] = True
     return np.argsort(matters, kind="stable")
 
 
@@ -404,10 +437,10 @@ def _worst(goal: DesignGoal, offers: Offers, stop: Any) -> tuple[DesignGoal, Off
     ), scaled
 
 
-def _equidistant(bought: Purchases, offers: Offers, counts: Array) -> Array | None:
+def _equidistant(known: Knowledge, bought: Purchases, offers: Offers, counts: Array) -> Array | None:
     """Return as many measurements at equidistant times, evenly among outputs and experiments; None if none fit."""
     if (bought.time < 0).any():
-        return None
+        return known.evenly(offers, counts)
     lines = np.unique(bought.at.line)
     each, more = divmod(int(counts.sum()), lines.size)
     out = np.zeros_like(counts)

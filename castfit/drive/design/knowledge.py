@@ -38,10 +38,11 @@ from castfit.result.result import Result
 from castfit.simulate.output_sensitivities import Responses, responses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from castfit._support.arrays import Array, Index, Mask
     from castfit.densities.noise.density import Noise
+    from castfit.drive.design.interior_point import Offers
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.quantities import Quantity
@@ -100,6 +101,36 @@ class Knowledge:
         """The problem, worked out, with what the fit assumed of sigmas."""
         return self.problem.posed.assuming(absolute_sigma=self.absolute_sigma)
 
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of the problem's quantities, which are wanted."""
+        return self.posed.names
+
+    @cached_property
+    def absolute(self) -> frozenset[str]:
+        """Those whose standard deviations are as they are, not relative to the values: these are 0."""
+        every = zip(self.posed.names, self.estimate, self.posed.log, strict=True)
+        return frozenset(n for n, value, log in every if value == 0.0 and not log)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Parameters, their guesses for new experiments among them."""
+        return self.extended.parameters
+
+    @property
+    def subjects(self) -> bool:
+        """Whether what is bought are subjects of a population."""
+        return False
+
+    def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
+        """Say what is to be done with subjects that are bought: there are none."""
+        raise NotImplementedError
+
+    @property
+    def among(self) -> str:
+        """Which designs a certificate speaks of."""
+        return "these candidates and times"
+
     @cached_property
     def wanted(self) -> Mask:
         """Which of the n_u are quantities of the problem, (n_u,)."""
@@ -147,9 +178,15 @@ class Knowledge:
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
     ) -> PredictedValues:
         """Return what candidate k would tell at times, at the estimate or at a sample."""
+        names = tuple(outputs or self.candidates[k].outputs)
+        mu, s, rows = self._told(k, times, self.theta(sample), names)
+        whole = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
+        return PredictedValues(times, names, mu, s, whole)
+
+    def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array]:
+        """Return predictions and spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of the extended theta."""
         candidate, condition = self.candidates[k], self.condition(k)
-        names = tuple(outputs or candidate.outputs)
-        found = self._predicted(self.extended, condition, times, self.theta(sample), names)
+        found = self._predicted(self.extended, condition, times, theta, names)
         mu: list[Array] = []
         s: list[Array] = []
         rows: list[Array] = []
@@ -169,9 +206,44 @@ class Knowledge:
             one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, factors)
             for part, kept in zip(one, (mu, s, rows), strict=True):
                 kept.append(part)
-        stacked = np.stack(rows, axis=1)
-        whole = self._on(stacked.reshape(-1, stacked.shape[-1]), self.columns).reshape(*stacked.shape[:3], -1)
-        return PredictedValues(times, names, np.stack(mu, 1), np.stack(s, 1), whole)
+        return np.stack(mu, 1), np.stack(s, 1), np.stack(rows, axis=1)
+
+    def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
+        """Return how an expression of quantities, by name or symbol, moves with relative changes, (n_u,)."""
+        posed = self.posed
+        if isinstance(what, str):
+            if what not in posed.names:
+                mistakes.append(f"'{what}' is not estimated: {suggest(what, posed.names)}")
+                return None
+            what = {what: 1.0}
+            slope = np.array([what.get(n, 0.0) for n in posed.names])
+        elif isinstance(what, ca.SX) and what.numel() == 1:
+            symbols = ca.symvar(what)
+            theta = posed.to_natural(self.estimate)
+            place: list[int] = []
+            numbers: list[float] = []
+            for symbol in symbols:
+                own = [j for j, q in enumerate(posed.quantities) if symbol.name() in (q.name, q.of)]
+                fixed = posed.parameters.get(symbol.name())
+                if len(own) != 1 and not (fixed is not None and fixed.fixed):
+                    few = "is not estimated" if not own else "differs between experiments: give the name of one"
+                    mistakes.append(f"'{symbol.name()}' in the expression {few} ({listed(posed.names)})")
+                    return None
+                place.append(own[0] if own else -1)
+                numbers.append(theta[own[0]] if own else float(fixed.value))  # pyright: ignore
+            graph = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(what, ca.vertcat(*symbols))])
+            by_symbol = np.array(graph(np.array(numbers))).ravel()
+            slope = np.zeros(len(posed.names))
+            for j, value in zip(place, by_symbol, strict=True):
+                slope[j] += value if j >= 0 else 0.0
+        else:
+            mistakes.append(
+                f"variance_of {text(what)}; give a quantity, an expression of quantities, or cf.OutputAt(...)"
+            )
+            return None
+        row = np.zeros(len(self.names))
+        row[self.of] = slope * posed.natural_slope(self.estimate)
+        return row * self.units
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
@@ -182,6 +254,29 @@ class Knowledge:
     def condition(self, k: int) -> Condition:
         """Return the experiment of candidate k, worked out."""
         return self._labelled(self.labels[k])
+
+    def experiment(self, k: int) -> Experiment:
+        """Return the experiment of candidate k as it was said."""
+        return next(e for e in self.extended.experiments if e.name == self.labels[k])
+
+    def blocks(self, values: PredictedValues, together: str) -> Array:
+        """Return rows (N, k, n_u) of what is bought at once, from those of values (n, q, 2, n_u)."""
+        n, q, _, n_u = values.rows.shape
+        rows = values.rows if values.rows[:, :, 1].any() else values.rows[:, :, :1]
+        match together:
+            case "output":
+                found = np.swapaxes(rows, 0, 1).reshape(q * n, -1, n_u)
+            case "time":
+                found = rows.reshape(n, -1, n_u)
+            case _:
+                found = rows.reshape(1, -1, n_u)
+        if found.shape[1] <= n_u:
+            return found
+        return np.array([np.linalg.qr(one, mode="r") for one in found])
+
+    def evenly(self, offers: Offers, counts: Array) -> Array | None:
+        """Return whole experiments at equidistant times: there are none."""
+        return None
 
     def _labelled(self, name: str) -> Condition:
         return next(c for c in self.extended.conditions if c.name == name)
@@ -246,6 +341,33 @@ def knowledge(
     """Pose the problem with an experiment for each candidate; what is wrong is an InputError with all `mistakes`."""
     result, estimate, thetas = _source(given, samples, mistakes, where)
     problem: Any = given if result is None else result.problem
+    whole, posed = extended_by(problem, candidates, mistakes, where)
+    absolute = None if result is None else result.absolute_sigma
+    extended = posed.posed.assuming(absolute_sigma=absolute)
+    labels = [e.name for e in posed.experiments[len(problem.experiments) :]]
+    names, of, columns, origins = _columns(problem, extended, labels, whole)
+    found = Knowledge(
+        problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
+        result is not None, result is not None and result.refuted, absolute,
+        tight(None if result is None else result.integrator), tuple(whole),
+    )  # fmt: skip
+    unsaid = [
+        f"{labels[k]}: how accurate is '{o}'? Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
+        for k, c in enumerate(whole)
+        for o in c.outputs
+        if c.sigma_of(o) is None
+        and (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
+        and noise.group >= 0
+        and not np.isfinite(found.sigmas[noise.group])
+    ]
+    check(where, unsaid)
+    return found
+
+
+def extended_by(
+    problem: Problem, candidates: Sequence[Candidate], mistakes: list[str], where: str
+) -> tuple[list[Candidate], Problem]:
+    """Return the candidates, with their outputs, and the problem with an experiment for each; raise the mistakes."""
     experiments = {e.name: e for e in problem.experiments}
     labels: list[str] = []
     new: list[Experiment] = []
@@ -280,25 +402,7 @@ def knowledge(
         n: _also_of(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new, whole, strict=True)})
         for n, p in problem.parameters.items()
     }
-    extended = Problem(problem.own_model, [*problem.experiments, *new], parameters=parameters).posed
-    absolute = None if result is None else result.absolute_sigma
-    extended = extended.assuming(absolute_sigma=absolute)
-    names, of, columns, origins = _columns(problem.posed, extended, labels, whole, experiments)
-    found = Knowledge(
-        problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
-        result is not None, result is not None and result.refuted, absolute, _options(result), tuple(whole),
-    )  # fmt: skip
-    unsaid = [
-        f"{labels[k]}: how accurate is '{o}'? Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
-        for k, c in enumerate(whole)
-        for o in c.outputs
-        if c.sigma_of(o) is None
-        and (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
-        and noise.group >= 0
-        and not np.isfinite(found.sigmas[noise.group])
-    ]
-    check(where, unsaid)
-    return found
+    return whole, Problem(problem.own_model, [*problem.experiments, *new], parameters=parameters)
 
 
 def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
@@ -391,10 +495,10 @@ def _also_of(parameter: Parameter, like: Mapping[str, str]) -> Parameter:
 
 
 def _columns(
-    posed: Posed, extended: Posed, labels: Sequence[str], candidates: Sequence[Candidate], experiments: Iterable[str]
+    problem: Problem, extended: Posed, labels: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[str, ...], Index, Index, Index]:
     """Return all names, where those of the problem are among them, and those of the extended problem."""
-    first = next(iter(experiments))
+    posed, first = problem.posed, problem.experiments[0].name
     like = {label: c.experiment or first for label, c in zip(labels, candidates, strict=True) if c.same}
 
     def key(q: Quantity) -> tuple[str, str, str | None]:
@@ -422,42 +526,6 @@ def _eliminated(result: Result | None, extended: Posed) -> tuple[float, ...]:
     return tuple(known.get(group, np.nan) for group in extended.groups)
 
 
-def _options(result: Result | None) -> IntegratorOptions:
-    base = IntegratorOptions() if result is None else result.integrator
-    return replace(base, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
-
-
-def gradient_of(found: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
-    """Return how an expression of quantities, by name or symbol, moves with relative changes, (n_u,)."""
-    posed = found.posed
-    if isinstance(what, str):
-        if what not in posed.names:
-            mistakes.append(f"'{what}' is not estimated: {suggest(what, posed.names)}")
-            return None
-        what = {what: 1.0}
-        slope = np.array([what.get(n, 0.0) for n in posed.names])
-    elif isinstance(what, ca.SX) and what.numel() == 1:
-        symbols = ca.symvar(what)
-        theta = posed.to_natural(found.estimate)
-        place: list[int] = []
-        numbers: list[float] = []
-        for symbol in symbols:
-            own = [j for j, q in enumerate(posed.quantities) if symbol.name() in (q.name, q.of)]
-            fixed = posed.parameters.get(symbol.name())
-            if len(own) != 1 and not (fixed is not None and fixed.fixed):
-                few = "is not estimated" if not own else "differs between experiments: give the name of one"
-                mistakes.append(f"'{symbol.name()}' in the expression {few} ({listed(posed.names)})")
-                return None
-            place.append(own[0] if own else -1)
-            numbers.append(theta[own[0]] if own else float(fixed.value))  # pyright: ignore
-        graph = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(what, ca.vertcat(*symbols))])
-        by_symbol = np.array(graph(np.array(numbers))).ravel()
-        slope = np.zeros(len(posed.names))
-        for j, value in zip(place, by_symbol, strict=True):
-            slope[j] += value if j >= 0 else 0.0
-    else:
-        mistakes.append(f"variance_of {text(what)}; give a quantity, an expression of quantities, or cf.OutputAt(...)")
-        return None
-    row = np.zeros(len(found.names))
-    row[found.of] = slope * posed.natural_slope(found.estimate)
-    return row * found.units
+def tight(options: IntegratorOptions | None) -> IntegratorOptions:
+    """Return options of an integration that is accurate enough."""
+    return replace(options or IntegratorOptions(), relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)

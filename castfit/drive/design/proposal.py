@@ -154,11 +154,17 @@ class Design:
             if candidate.fixed:
                 bought = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
             if bought:
-                made.append(self._experiment(k, bought))
+                made += self._subjects(k, bought) if self.known.subjects else [self._experiment(k, bought)]
         return tuple(made)
 
+    def _subjects(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> list[Experiment]:
+        """Return an experiment for each subject, as typical as all the others."""
+        number = next(n for of in bought.values() for _, _, n in of)
+        one = self._experiment(k, {o: [(t, i, 1) for t, i, _ in of] for o, of in bought.items()})
+        return [one.called(f"{self.known.labels[k]}, subject {i + 1}") for i in range(number)]
+
     def _experiment(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
-        imagined = next(e for e in self.known.extended.experiments if e.name == self.known.labels[k])
+        imagined = self.known.experiment(k)
         values, data, sigma = self._predicted[k], dict[str, Any](), dict[str, Any]()
         for output, of in bought.items():
             j = values.outputs.index(output)
@@ -195,12 +201,12 @@ class Design:
             old = [_joined(e, more.get(e.name, ())) for e in old]
         else:
             old = [e.called(name) for name, those in more.items() for e in [_joined(those[0], those[1:])]]
-        parameters = {n: self.known.extended.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
+        parameters = {n: self.known.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
         return self.known.problem.replace(experiments=[*old, *new], parameters=parameters)
 
     def _pairs(self, experiments: Sequence[Experiment]) -> list[tuple[Experiment, Any]]:
         by_label = dict(zip(self.known.labels, self.known.candidates, strict=True))
-        return [(e, by_label[e.name]) for e in experiments]
+        return [(e, by_label[e.name]) for e in experiments if e.name in by_label]  # subjects are new, all of them
 
     def verify(self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any) -> CoverageResult:
         """Simulate the design, old data too where there are some, fit again, and look at how estimates scatter.
@@ -226,7 +232,12 @@ class Design:
         """
         from castfit.drive.uncertainty.refits.coverage import coverage
 
-        check("Design.verify", option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2")))
+        mistakes = option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2"))
+        if self.known.subjects:
+            mistakes.append(
+                "subjects vary; simulate design.problem with own parameters drawn, and fit by mixed_effects"
+            )
+        check("Design.verify", mistakes)
         problem = self.problem
         known = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
         truth = {n: float(known[n]) for n in problem.names if n in known}
@@ -282,7 +293,11 @@ class Design:
                 found.append(f"Do {label}, which is fixed.")
                 continue
             own = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
-            if not own.size:
+            if self.known.subjects:
+                found += [
+                    self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact) for i in own
+                ]
+            elif not own.size:
                 found.append("Measure nothing: what it is worth does not pay." if lone else f"Leave {label} out.")
             elif self.known.candidates[k].together == "experiment":
                 found.append(f"Do {label}{self._often(float(self.counts[own[0]]), ' ')}.")
@@ -312,20 +327,15 @@ class Design:
     def _errors(self) -> list[str]:
         heads = ["", "now", "after this", *(["equidistant, same cost"] if self.equidistant else [])]
         columns = (self.before, self.after, *([self.equidistant] if self.equidistant else []))
-        theta = dict(zip(self.known.posed.names, self.known.estimate, strict=True))
-        zero = {
-            n
-            for n, value in theta.items()
-            if value == 0.0 and not self.known.posed.log[self.known.posed.names.index(n)]
-        }
-        rows = [[n, *(_error(of[n], absolute=n in zero) for of in columns)] for n in self.before]
+        absolute = self.known.absolute
+        rows = [[n, *(_error(of[n], absolute=n in absolute) for of in columns)] for n in self.before]
         return [line for line in aligned([heads, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
 
     @property
     def _certificate(self) -> list[str]:
-        where = "these candidates and times"
         better = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
-        what = f"No design of {where} within the budget is better by more than {_percent(better)} ({self.criterion})."
+        more = f"is better by more than {_percent(better)} ({self.criterion})."
+        what = f"No design of {self.known.among} within the budget {more}"
         if not np.isfinite(self.equidistant_efficiency):
             return [what]
         return [f"{what[:-1]}; equidistant times reach {100 * self.equidistant_efficiency:.0f} %."]
@@ -376,7 +386,7 @@ def deviations(known: Knowledge, M: Array) -> dict[str, float]:
         inverse = np.asarray(np.linalg.inv(one / np.outer(size, size)), dtype=float)
         each.append(np.sqrt(np.maximum(np.diag(inverse), 0.0)) / size)
     sd = np.median(np.array(each), axis=0)[known.of]
-    return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.posed.names, sd, strict=True)}
+    return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.quantities, sd, strict=True)}
 
 
 def remarks_of(design: Design) -> tuple[str, ...]:
@@ -387,7 +397,7 @@ def remarks_of(design: Design) -> tuple[str, ...]:
     table = design.table
     points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(known.of)
-    if not known.fitted and points and points <= n:
+    if not known.fitted and not known.subjects and points and points <= n:
         few = _WORDS[points].capitalize() if points < len(_WORDS) else str(points)
         noun = "distinct time shows" if points == 1 else "distinct times show"
         found.append(f"{few} {noun} no lack of fit; ask for more with distinct={n + 1}.")

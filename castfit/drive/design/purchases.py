@@ -74,7 +74,7 @@ def purchases(
             "time": [(-1, t) for t in range(shape[1])],
             "experiment": [(-1, -1)],
         }[candidate.together]
-        blocks = [blocks_of(values[s][k].rows, candidate.together) for s in samples]
+        blocks = [known.blocks(values[s][k], candidate.together) for s in samples]
         costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in every]
         if candidate.fixed:
             known_before += np.array([np.einsum("Nki,Nkj->ij", block, block) for block in blocks])
@@ -149,23 +149,6 @@ def _grid(times: Array) -> Array:
         return times
     finer = max(1, min(_FINER, _MOST // times.size))
     return np.interp(np.arange((times.size - 1) * finer + 1) / finer, np.arange(times.size), times)
-
-
-def blocks_of(rows: Array, together: str) -> Array:
-    """Return rows (N, k, n_u) of what is bought at once, from those of values (n_times, n_outputs, 2, n_u)."""
-    n, q, _, n_u = rows.shape
-    if not rows[:, :, 1].any():
-        rows = rows[:, :, :1]
-    match together:
-        case "output":
-            found = np.swapaxes(rows, 0, 1).reshape(q * n, -1, n_u)
-        case "time":
-            found = rows.reshape(n, -1, n_u)
-        case _:
-            found = rows.reshape(1, -1, n_u)
-    if found.shape[1] <= n_u:
-        return found
-    return np.array([np.linalg.qr(one, mode="r") for one in found])
 
 
 def _positions(

@@ -13,8 +13,6 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
-from castfit.drive.design.purchases import blocks_of
-
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.interior_point import DesignGoal, Offers
@@ -111,7 +109,7 @@ def _at_times(known: Knowledge, bought: Purchases, free: list[int], moved: dict[
         time[own] = times[bought.time[own]]
         for s, of in enumerate(values):
             of[k] = known.values(k, times, s)
-            blocks = blocks_of(of[k].rows, known.candidates[k].together)
+            blocks = known.blocks(of[k], known.candidates[k].together)
             J[s, own] = 0.0
             J[s, own, : blocks.shape[1]] = blocks
     return replace(

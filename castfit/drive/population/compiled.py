@@ -54,6 +54,7 @@ class Question:
     typical : (entries of y in `upper`, covariates) -> (mu (m), derivatives (m, n_upper))
     covariates : (n, n_covariates)
     omega : (m,) guesses of the standard deviations
+    said : the problem and the population of which it was worked out
     """
 
     problem: Posed
@@ -66,6 +67,7 @@ class Question:
     typical: ca.Function
     covariates: Array
     omega: Array
+    said: tuple[Problem, Population] | None = None
 
     @property
     def n(self) -> int:
@@ -237,6 +239,7 @@ def ask(problem: Any, population: Any) -> Question:
         _typical(population, own, upper, tuple(covariates)),
         np.array(list(covariates.values()), dtype=float).reshape(len(covariates), len(called)).T,
         np.array([population.individual[n].omega for n in own], dtype=float),
+        (problem, population),
     )
     check(_WHERE, _start_mistakes(question))
     return question

@@ -1,0 +1,228 @@
+"""Designs of populations: PopED's warfarin, exact information of linear models, schedules, and what is refused."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.drive.design import populations
+
+TIMES = np.array([0.5, 1, 2, 6, 24, 36, 72, 120])
+OMEGA = {"CL": 0.07**0.5, "V": 0.02**0.5, "ka": 0.6**0.5}
+# PopED's vignette "intro-poped": 32 subjects, 8 times; relative standard errors in %, of variances
+POPED = {
+    "CL": 5.096246, "V": 3.031164, "ka": 14.260384, "omega(CL)": 29.761226, "omega(V)": 36.681388,
+    "omega(ka)": 26.748640, "b": 32.011719, "a": 25.637971,
+}  # fmt: skip
+
+
+@cache
+def warfarin(sigma="combined"):
+    """One dose by mouth of 70 mg, clearance, volume and absorption differ between subjects."""
+    gut, blood, conc, CL, V, ka, a, b = cf.symbols("gut blood conc CL V ka a b")
+    rates = {gut: -ka * gut, blood: ka * gut - CL / V * blood}
+    model = cf.Model(rates, parameters=[CL, V, ka], outputs={"conc": blood / V}, initial={gut: 70.0, blood: 0.0})
+    spread = {"combined": {"conc": cf.sqrt(a**2 + (b * conc) ** 2)}, "unknown": None, "known": 0.5}[sigma]
+    pilot = cf.Experiment({"conc": np.ones(8)}, TIMES, sigma=spread, name="pilot")
+    guesses = {n: cf.Parameter(v, local=True) for n, v in {"CL": 0.15, "V": 8.0, "ka": 1.0}.items()}
+    if sigma == "combined":
+        guesses |= {n: cf.Parameter(v, lower=0, scale="log") for n, v in {"a": 0.5, "b": 0.1}.items()}
+    return cf.Problem(model, pilot, parameters=guesses)
+
+
+@cache
+def varying(**options):
+    return cf.Population({n: cf.Individual(omega=v) for n, v in OMEGA.items()}, **options)
+
+
+def designed(*candidates, budget=32, problem=None, **options):
+    return cf.design(problem or warfarin(), candidates, budget=budget, **{"population": varying(), **options})
+
+
+def determinant(design):
+    """Return det of the information by typical values and variances, as PopED prints it."""
+    M = design.bought.offers.information(design.counts)[0]
+    values = dict(zip(design.known.names, design.known.question.natural(design.known.estimate), strict=True))
+    unit = [values[n] if n in ("CL", "V", "ka") else 2 * values[n] ** 2 for n in design.known.names]
+    return np.linalg.det(M) / np.prod(unit) ** 2
+
+
+def test_poped_evaluates_warfarin():
+    design = designed(cf.Candidate(TIMES, name="adults"))
+    for name, right in POPED.items():
+        of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
+        assert 100 * of_variance * design.after[name] == pytest.approx(right, abs=1e-5)
+    assert determinant(design) == pytest.approx(1.143859e24, rel=1e-6)
+    assert str(design).startswith("adults: measure conc of 32 subjects at t = 0.5, 1, 2, 6, 24, 36, 72, 120.\n")
+    assert len(design.experiments) == 32
+    assert design.experiments[2].name == "adults, subject 3"
+    assert design.problem.n_data == 256
+
+
+GRID = np.concatenate([np.arange(0.25, 3, 0.25), [4, 6, 8, 12, 24, 36, 48, 72, 96, 120]])
+
+
+def test_better_times_for_warfarin():
+    design = designed(cf.Candidate(GRID, per_subject=8, between=True, name="adults"))
+    assert design.counts.sum() == 32
+    assert design.table["time"].size == 8 * np.count_nonzero(design.counts)
+    assert (determinant(design) / 1.143859e24) ** (1 / 8) > 1.18  # subjects that PopED's first schedule needs more
+    assert design.efficiency > 0.9999
+    names, _, worth = zip(
+        *populations.worth_of_times(design.known, design.bought, design.goal, design.relaxed, design.counts),
+        strict=True,
+    )
+    assert set(names) == {n for n in design.known.labels if "#" not in n}
+    assert 0.999 < max(w.max() for w in worth) < 1.001  # of moved times, and of the grid
+    assert len(design.plot().axes) >= 4
+    assert "schedules compared within the budget is better" in str(design)
+
+
+def test_few_samples_of_each_subject_make_several_schedules():
+    grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
+    apart = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
+    every = designed(apart, exact=False)
+    assert every.known.all_compared
+    assert every.known.compared < 56  # of 8 over 3, without those that are too near
+    assert all(np.diff(v.times).min() >= 0.6 for v in every.bought.values[0])
+    whole = designed(apart)
+    assert whole.counts.sum() == 32
+    assert every.bound - 1e-9 <= every.value <= whole.value
+    assert whole.efficiency > 0.98
+
+
+def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
+    grid = np.array([0.5, 1, 2, 4, 6, 24, 48, 72, 96, 120])
+    for criterion in ("D", "A", cf.variance_of("omega(ka)")):
+        candidate = cf.Candidate(grid, per_subject=3, name="adults")
+        every = designed(candidate, exact=False, criterion=criterion)
+        with monkeypatch.context() as patch:
+            patch.setattr(populations, "_EVERY", 0)
+            found = designed(candidate, exact=False, criterion=criterion)
+        assert every.known.all_compared
+        assert not found.known.all_compared
+        assert found.value == pytest.approx(every.value, rel=1e-5)
+        assert found.known.compared <= every.known.compared
+
+
+def linear(sigma):
+    """y = x0 + eta_0 + (k + eta_k) t: the first order is exact."""
+    x, k, x0 = cf.symbols("x k x0")
+    model = cf.Model({x: k}, parameters=[k, x0], initial={x: x0})
+    pilot = cf.Experiment({"x": np.ones(3)}, [0, 1, 2], sigma=cf.unknown(guess=sigma))
+    own = {"k": cf.Parameter(2.0, local=True), "x0": cf.Parameter(1.0, local=True)}
+    of = {"k": cf.Individual(omega=0.4, distribution="normal"), "x0": cf.Individual(omega=0.3, distribution="normal")}
+    return cf.Problem(model, pilot, parameters=own), cf.Population(of, correlated=True)
+
+
+def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
+    times, sigma = np.array([0.0, 0.5, 2.0, 3.0]), 0.2
+    problem, population = linear(sigma)
+    design = cf.design(problem, cf.Candidate(times), budget=1, population=population, exact=False, over="k")
+    found = design.bought.offers.J[0, 0].T @ design.bought.offers.J[0, 0]
+    X = np.stack([times, np.ones(4)], -1)
+    names = design.known.names
+    assert set(names) == {"k", "x0", "sigma(x)", "omega(k)", "omega(x0)", "correlation(k, x0)"}
+    values = dict(zip(("k", "x0", "sigma(x)", "omega(k)", "omega(x0)"), (2, 1, sigma, 0.4, 0.3), strict=True))
+
+    def moments(u):
+        at = {n: v * (1 + u[names.index(n)]) for n, v in values.items()}
+        r = u[names.index("correlation(k, x0)")]
+        w, v = at["omega(k)"], at["omega(x0)"]
+        V = X @ np.array([[w * w, r * w * v], [r * w * v, v * v]]) @ X.T + at["sigma(x)"] ** 2 * np.eye(4)
+        return X @ np.array([at["k"], at["x0"]]), V
+
+    mean, V0 = moments(np.zeros(6))
+
+    def expected(u):
+        mu, V = moments(u)
+        return 0.5 * (np.linalg.slogdet(V)[1] + np.trace(np.linalg.solve(V, V0 + np.outer(mu - mean, mu - mean))))
+
+    h, eye = 1e-3, np.eye(6)
+    hessian = [
+        [sum(s * t * expected(h * (s * a + t * b)) for s in (1, -1) for t in (1, -1)) / (4 * h * h) for b in eye]
+        for a in eye
+    ]
+    np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4 * np.max(hessian))
+
+
+def test_groups_with_doses_costs_and_covariates():
+    CL_pop, weight = cf.symbols("CL_pop weight")
+    population = cf.Population(
+        {"CL": cf.Individual(CL_pop * (weight / 70) ** 0.75, omega=0.3), "V": cf.Individual(), "ka": cf.Individual()},
+        parameters={"CL_pop": cf.Parameter(0.15, lower=0, scale="log")},
+        covariates={"weight": {"pilot": 70.0, "children": 20.0}},
+    )
+    adults = cf.Candidate(TIMES, name="adults", cost=2, at_most=9)
+    children = cf.Candidate(TIMES[1:], per_subject=4, spacing=1, name="children", initial={"gut": 20.0})
+    design = designed(adults, children, budget=40, population=population)
+    of = {n: design.table["count"][design.table["candidate"] == n].sum() for n in set(design.table["candidate"])}
+    assert any(n.startswith("children") for n in of)
+    assert design.spent <= 40
+    who = [e.name for e in design.experiments]
+    assert sum(n.startswith("adults") for n in who) <= 9
+    assert len(set(who)) == len(who)
+    plain, young = (design.known.question.covariates[i, 0] for i in (1, 2))
+    assert (plain, young) == (70.0, 20.0)
+    limited = designed(adults, children, budget={"adults": 4, "all": 20}, population=population)
+    assert sum(e.name.startswith("adults") for e in limited.experiments) <= 2
+    done = designed(cf.Candidate(TIMES, name="first", fixed=True), children, budget=10, population=population)
+    assert "Do first, which is fixed." in str(done)
+    assert done.spent <= 10
+
+
+@cache
+def theophylline():
+    """Twelve simulated subjects and their fit."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    rng, times = np.random.default_rng(1), np.array([1.0, 2.0, 4.0])
+    rates = 0.3 * np.exp(0.4 * rng.standard_normal(12))
+    subjects = [
+        cf.Experiment({"x": 10 * np.exp(-r * times) + 0.2 * rng.standard_normal(3)}, times, sigma=cf.unknown())
+        for r in rates
+    ]
+    problem = cf.Problem(model, subjects, parameters={"k": cf.Parameter(0.5, local=True)})
+    return cf.mixed_effects(problem, cf.Population({"k": cf.Individual(omega=0.5)}))
+
+
+def test_a_fit_is_what_is_known_before():
+    result = theophylline()
+    design = cf.design(result, cf.Candidate(np.arange(0.5, 10, 0.5), per_subject=2, name="next"), budget=20)
+    for name, before in design.before.items():
+        assert before == pytest.approx(result[name].relative_error, rel=1e-6)
+        assert design.after[name] < before
+    assert design.problem.n_data == 36 + 40
+    assert cf.mixed_effects(design.problem, result.question.said[1], max_iter=0).n_individuals == 32
+
+
+@pytest.mark.parametrize(
+    ("candidate", "options", "message"),
+    [
+        ({}, {"worst": True}, "worst=True is not for populations"),
+        ({}, {"criterion": cf.variance_of("k3")}, "of a population give a name"),
+        ({"together": "time"}, {}, "a subject is measured as a whole"),
+        ({"cost": {"conc": 1}}, {}, "a subject has one cost"),
+        ({"spacing": 1.0}, {}, "a subject without per_subject is measured at all times"),
+        ({"same": True}, {}, "every subject is another one"),
+        ({"per_subject": 2}, {"population": None}, "per_subject is for populations"),
+        ({}, {"population": 3}, "takes a Problem and population=cf.Population"),
+        ({}, {"problem": warfarin("unknown")}, "how accurate is 'conc'"),
+        ({"per_subject": 1}, {"budget": 2}, "not enough"),
+    ],
+)
+def test_mistakes_are_named(candidate, options, message):
+    with pytest.raises(cf.InputError, match=message):
+        designed(cf.Candidate(TIMES, **candidate), **options)
+
+
+def test_of_some_times_are_chosen_or_none():
+    with pytest.raises(cf.InputError, match=r"(?s)9 of 8 times cannot be chosen"):
+        cf.Candidate(TIMES, per_subject=9)
+    with pytest.raises(cf.InputError, match="per_subject is 0"):
+        cf.Candidate(TIMES, per_subject=0)
+    with pytest.raises(cf.InputError, match="subjects vary; simulate"):
+        designed(cf.Candidate(TIMES)).verify()
