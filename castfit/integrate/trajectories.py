@@ -18,12 +18,12 @@ Notation: K nodes, m times of a stretch, the first of them that of its node, or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import Built, Mapped
 from castfit.integrate.integrator import integrator_of, relative_grid
 from castfit.integrate.lanes import Lanes, merge, rounding, snap
 
@@ -45,9 +45,8 @@ _ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of 
 
 _RESOLVABLE = 1e-12  # of the largest magnitude
 
-_RATES: Built[Model, dict[int, ca.Function]] = Built()
-"""Of so many points at once, by their number; 0 for one."""
-_SIZES = 8  # that are kept
+_RATES: Built[Model, Mapped] = Built()
+"""What `_rates` evaluates, of each model."""
 
 
 @dataclass(frozen=True)
@@ -294,20 +293,12 @@ def mean_magnitude(values: Array) -> Array:
 
 def _rates(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:
     """Return the largest |f_i| and |d f_i / d x_i| over the table, (n_x,) each."""
-    known = _RATES.get(model, lambda model: {0: _build(model)})
-    if times.size not in known:
-        known[times.size] = known[0].map(times.size)
-        if len(known) > _SIZES:
-            known.pop(next(size for size in known if size))
-    function: Any = known[times.size]
-    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size)
-    found = function(times[None], x.T, z.T, np.repeat(p[:, None], times.size, axis=1), u)
-    sizes = [np.abs(np.asarray(f, dtype=float)) for f in found]
-    f, slope = (np.where(np.isfinite(s), s, 0.0).max(axis=1) for s in sizes)
-    return f, slope
+    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size).T
+    sizes = np.abs(_RATES.get(model, _build)(times[:, None], x, z, np.broadcast_to(p, (times.size, p.size)), u))
+    found = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
+    return found[:, 0], found[:, 1]
 
 
-def _build(model: Model) -> ca.Function:
+def _build(model: Model) -> Mapped:
     ode = model.system.ode
-    slopes = ca.diag(ca.jacobian(ode, model.system.x))
-    return model.system.function("rates", ca.densify(ode), ca.densify(slopes))
+    return Mapped("rates", model.system.arguments, ca.horzcat(ode, ca.diag(ca.jacobian(ode, model.system.x))))

@@ -34,17 +34,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.matrices import Tall, length, orthogonal, triangle, triangular_solution
+from castfit.solve.matrices import (
+    Tall,
+    UnitCoordinates,
+    length,
+    numerical_rank,
+    orthogonal,
+    triangle,
+    triangular_solution,
+)
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask, Signs
-
-
-RANK_TOLERANCE = 1e-12
-"""Singular values below this fraction of the matrix's norm count as zero."""
-
-NULL_STIFFNESS = 1e-7
-"""The singular value, relative to the matrix's norm, of directions that have none."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ def bounded_lsq(
     R, u_R = _factored(given, u) if of is None else (of.R, of.seen(u))
     guessed = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
     if not (guessed or (lower == upper).any() or (rows.lower == rows.upper).any()):
-        whole, lowest, rank = _whiten(u_R, R * D, None, None if of is None else of.svd(D))
-        x, p = D * (whole @ lowest), rows.g.size
+        whole = UnitCoordinates.of(R * D) if of is None else of.whitened(D)
+        x, rank, p = D * (whole.T @ whole.target(u_R)), whole.rank, rows.g.size
         value = rows.g + rows.G @ x if p else rows.g
         if ((lower <= x) & (x <= upper)).all() and ((rows.lower <= value) & (value <= rows.upper)).all():
             zero, free = np.zeros(n + p), np.zeros(n + p, dtype=np.int8)
@@ -138,8 +139,9 @@ def bounded_lsq(
     open_ = np.flatnonzero(nonzero & bounded & ~equal)
     inverse, Z = split(constraints.A[equal])
     xi_e = inverse @ constraints.lower[equal]
-    known = of.svd(D) if of is not None and not equal.any() else None
-    T, target, rank = _whiten(u_R + R @ (D * xi_e), R * D, Z, known)
+    free = of is not None and not equal.any()
+    whole = of.whitened(D) if of is not None and free else UnitCoordinates.of(R * D, Z)
+    T, target, rank = whole.T if free else Z @ whole.T, whole.target(u_R + R @ (D * xi_e)), whole.rank
     none = np.zeros(n, dtype=np.int8), np.zeros(len(rows.g), dtype=np.int8)
     given_active = zip((bounds_active, rows_active), none, strict=True)
     guess = np.concatenate([empty if signs is None else signs for signs, empty in given_active])
@@ -231,27 +233,6 @@ def split(A: Array) -> tuple[Array, Array]:
     U, S, Vt = np.linalg.svd(A, full_matrices=A.shape[0] < A.shape[1])
     rank = numerical_rank(S, A)
     return (Vt[:rank].T / S[:rank]) @ U[:, :rank].T, Vt[rank:].T
-
-
-def numerical_rank(singular_values: Array, matrix: Array) -> int:
-    """Count the singular values that are not zero up to rounding of the matrix they come from."""
-    return int(np.count_nonzero(singular_values > RANK_TOLERANCE * np.linalg.norm(matrix)))
-
-
-def _whiten(u: Array, M: Array, Z: Array | None, known: tuple[Array, Array, Array] | None) -> tuple[Array, Array, int]:
-    """Return T, target and rank, such that  1/2 |u + M T y|^2 = 1/2 |y - target|^2 + constant  on the span of Z.
-
-    Z : None for all directions;  known : the singular value decomposition of M Z, if it is known
-    """
-    free = M.shape[1] if Z is None else Z.shape[1]
-    U, S, Vt = np.linalg.svd(M if Z is None else M @ Z) if known is None else known
-    rank, norm = numerical_rank(S, M), float(np.linalg.norm(M))
-    stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
-    stiffness[:rank] = S[:rank]
-    target = np.zeros(free)
-    target[:rank] = -U[:, :rank].T @ u
-    T = Vt.T / stiffness
-    return T if Z is None else Z @ T, target, rank
 
 
 def _factored(E: Array, u: Array) -> tuple[Array, Array]:

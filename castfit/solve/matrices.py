@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 FEW = 48
 """Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""
 
+RANK_TOLERANCE = 1e-12
+"""Singular values below this fraction of the matrix's norm count as zero."""
+
+NULL_STIFFNESS = 1e-7
+"""The singular value, relative to the matrix's norm, of directions that have none."""
+
 _LAPACK: Any = scipy.linalg.lapack
 _GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
 _GETRF, _GETRS = _LAPACK.dgetrf, _LAPACK.dgetrs
@@ -208,6 +214,39 @@ def _factor(M: Array) -> Array:
     return upper_factor(M) if M.ndim == 2 else cast("Array", np.linalg.qr(M, mode="r"))
 
 
+def numerical_rank(singular_values: Array, matrix: Array) -> int:
+    """Count the singular values that are not zero up to rounding of the matrix they come from."""
+    return int(np.count_nonzero(singular_values > RANK_TOLERANCE * np.linalg.norm(matrix)))
+
+
+@dataclass(frozen=True)
+class UnitCoordinates:
+    """Coordinates y in which  1/2 |u + M Z T y|^2 = 1/2 |y - target(u)|^2 + constant,  for matrices M (m, n), Z (n, f).
+
+    T (f, f);  rank : of M Z;  U (m, rank) : its left singular vectors
+    """
+
+    T: Array
+    U: Array
+    rank: int
+
+    @classmethod
+    def of(cls, M: Array, Z: Array | None = None, known: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
+        """Return them; without Z of all directions.  `known` is the singular value decomposition of M Z."""
+        free = M.shape[1] if Z is None else Z.shape[1]
+        U, S, Vt = np.linalg.svd(M if Z is None else M @ Z) if known is None else known
+        rank, norm = numerical_rank(S, M), float(np.linalg.norm(M))
+        stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
+        stiffness[:rank] = S[:rank]
+        return cls(Vt.T / stiffness, U[:, :rank], rank)
+
+    def target(self, u: Array) -> Array:
+        """Return the lowest y for residuals u (m,), (f,)."""
+        found = np.zeros(len(self.T))
+        found[: self.rank] = -self.U.T @ u
+        return found
+
+
 class Tall:
     """The factors E = Q R of a tall matrix E (m, n), for many vectors of residuals; R (k, n), k the lesser of m and n.
 
@@ -228,6 +267,7 @@ class Tall:
             left = np.concatenate([tops.reshape(slices * n, n), left[slices * rows :]])
         self._Q, self.R = (None, E) if triangular else thin(left)
         self._svd: tuple[bytes, tuple[Array, Array, Array]] | None = None
+        self._whitened: tuple[bytes, UnitCoordinates] | None = None
 
     @cached_property
     def alone(self) -> Tall:
@@ -241,6 +281,13 @@ class Tall:
             U, S, Vt = np.linalg.svd(self.R * scale)
             self._svd = key, (U, S, Vt)
         return self._svd[1]
+
+    def whitened(self, scale: Array) -> UnitCoordinates:
+        """Return the coordinates in which R D is the identity, with column scaling D (n,), computed once likewise."""
+        key = scale.tobytes()
+        if self._whitened is None or self._whitened[0] != key:
+            self._whitened = key, UnitCoordinates.of(self.R * scale, known=self.svd(scale))
+        return self._whitened[1]
 
     def seen(self, u: Array) -> Array:
         """Return Q^T u (k,): what E can change of u (m,)."""

@@ -459,7 +459,10 @@ class Evaluation:
 
     def extended(self, kind: type[_E], **more: Any) -> _E:
         """Return the same values in an evaluation of another kind, with what that has besides."""
-        return kind(**{**{f.name: getattr(self, f.name) for f in fields(Evaluation)}, **more})
+        return kind(**{**{name: getattr(self, name) for name in _EVALUATED}, **more})
+
+
+_EVALUATED = tuple(f.name for f in fields(Evaluation))
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,8 @@ class LocalProblem:
 
     @cached_property
     def _eliminates(self) -> bool:
-        return self.condensed.rows.own_count > FEW and not self._arrow(self._tied).trivial
+        own = self.condensed.n_x > FEW and self.condensed.rows.own_count > FEW  # the first is no work
+        return own and not self._arrow(self._tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -206,8 +207,9 @@ class LocalProblem:
         """
         D, n_x = self.column_scale, self.condensed.n_x
         fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
-        closure = np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D
-        if len(closure) or fixed.any():
+        determined = bool(self.condensed.e.size or self.condensed.c.size)
+        if determined or fixed.any():
+            closure = np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D
             free: Array = np.eye(n_x)[:, ~fixed]
             closure = closure @ free
             Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
@@ -272,7 +274,7 @@ class LocalProblem:
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
-        return self._solve(self.condensed, self.linearization, damping)
+        return (self._of_theta if self._alone else self._solve)(self.condensed, self.linearization, damping)
 
     def within(self, radius: float) -> Step:
         """Return the step of least cost of the linear model in a box of so many units of the search; nothing is held.
@@ -291,7 +293,7 @@ class LocalProblem:
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = ends_of(lowest_in_box(H, c, low, high), low, high)
         reach = Reach(most, unit, guess)
-        return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach)
+        return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach=reach)
 
     @property
     def _ridge(self) -> float:
@@ -328,7 +330,7 @@ class LocalProblem:
             there = recondense(self.condensed, evaluation)
         active = None if like is None else like.active
         known = self._finite and self._constants_finite(there)
-        return self._solve(there, evaluation, None, active=active) if known else None
+        return (self._of_theta if self._alone else self._solve)(there, evaluation, None, active) if known else None
 
     @cached_property
     def _path(self) -> Index:
@@ -343,8 +345,8 @@ class LocalProblem:
         condensed: Condensed,
         at: Evaluation,
         damping: Array | None,
-        reach: Reach | None = None,
         active: ActiveSet | None = None,
+        reach: Reach | None = None,
     ) -> Step:
         """Solve with the bounds of those nodes and inner variables only that would be violated without.
 
@@ -423,6 +425,36 @@ class LocalProblem:
             bound_multipliers=bound_multipliers,
             path_multipliers=path_multipliers,
             closure_multipliers=found.row_multipliers[of_path.stop :],
+            residuals=residuals,
+            feasible=found.feasible,
+        )
+
+    @cached_property
+    def _alone(self) -> bool:
+        """Whether nothing but theta varies, within bounds and nothing else."""
+        layout = self.staged.layout
+        return layout.n_v == layout.n_theta and not (self.condensed.c.size or self._eliminates)
+
+    def _of_theta(
+        self, condensed: Condensed, at: Evaluation, damping: Array | None, active: ActiveSet | None = None
+    ) -> Step:
+        """Solve as `_solve` does where nothing but theta varies."""
+        staged, none, guess = self.staged, np.zeros(0), active or self._warm
+        found = bounded_lsq(
+            *self._factored(condensed.u, damping), lower=staged.lower - at.v, upper=staged.upper - at.v,
+            scale=self.column_scale, bounds_active=None if guess is None else guess.variables,
+        )  # fmt: skip
+        moved = condensed.rows.times(found.x)
+        residuals = condensed.u + moved
+        held = found.bounds_active
+        return Step(
+            dv=found.x,
+            predicted=0.5 * float(residuals @ residuals),
+            decrease=0.5 * float(moved @ moved),
+            active=ActiveSet(held, none.astype(np.int8)),
+            bound_multipliers=np.where(held == 0, 0.0, found.bound_multipliers),
+            path_multipliers=none,
+            closure_multipliers=none,
             residuals=residuals,
             feasible=found.feasible,
         )

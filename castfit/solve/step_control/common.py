@@ -42,11 +42,14 @@ class LineSearch:
     def norm(self, dv: Array) -> float:
         """Root mean square of theta and node steps, in units of their magnitudes; what is eliminated has no steps."""
         chosen, unit = self._measure
-        return sqrt(float(np.mean((dv[chosen] / unit) ** 2)))
+        square = (dv[chosen] / unit) ** 2
+        return sqrt(float(np.add.reduce(square)) / square.size)
 
     @cached_property
-    def _measure(self) -> tuple[Index, Array]:
+    def _measure(self) -> tuple[Index | slice, Array]:
         staged = self.ledger.staged
+        if staged.layout.n_v == staged.layout.n_theta and not staged.eliminated.size:
+            return slice(None), np.maximum(np.abs(self.at.v), staged.scale)
         chosen = np.delete(outer(staged.layout), staged.eliminated)  # theta comes first
         return chosen, np.maximum(np.abs(self.at.v[chosen]), staged.scale[chosen])
 
