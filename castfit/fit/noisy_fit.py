@@ -17,6 +17,7 @@ import numpy as np
 from castfit._support.progress_line import say
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Interrupt
+from castfit.fit.path_bands import PathBands
 from castfit.problem.compiled_problem import LIKELIHOOD
 from castfit.problem.fingerprint import question
 from castfit.result.path_result import Innovations, PathResult, PathTrack
@@ -100,7 +101,13 @@ class _Climb:
             say(f"{now.iteration:5d}  -log L {at.value:14.8g}  {seconds:7.2f} s")
         if self.callback is not None and self.callback(now):
             self.stopped = Status.STOPPED_BY_CALLBACK
-        elif time.perf_counter() > self.deadline:
+        return self.halted()
+
+    def halted(self) -> bool:
+        """Tell whether the search is to stop."""
+        if self.stopped is not None:
+            return True
+        if time.perf_counter() > self.deadline:
             self.stopped = Status.MAX_TIME
         elif self.interrupt.requested:
             self.stopped = Status.INTERRUPTED
@@ -201,6 +208,23 @@ class _Climb:
             self.told(at)
         return at, hessian, Status.CONVERGED if promised < _FLAT else Status.ACCEPTABLE
 
+    def covariance(self, at: PathEvaluation, hessian: Array) -> Array:
+        """Return the covariance of y, NaN for what a bound holds, or all of it where the likelihood is flat."""
+        out, free = np.full(hessian.shape, np.nan), self.free(at)
+        if definite(hessian[np.ix_(free, free)]):
+            out[np.ix_(free, free)] = np.linalg.inv(hessian[np.ix_(free, free)])
+        return out
+
+    def bands(self, likelihood: PathLikelihood, at: PathEvaluation) -> PathBands:
+        """Return what tells how wide the bands of the path are."""
+        starts = [mode.start for mode in at.modes]
+
+        def evaluate(y: Array) -> PathEvaluation | None:
+            self.evaluations += 1
+            return None if self.halted() else likelihood.evaluate(y, starts, slopes=False)
+
+        return PathBands(likelihood.chains, evaluate, at, self.log, (self.lower, self.upper))
+
     def first_widths(self, y: Array) -> Array:
         """Return steps of differences where nothing is known of the curvature."""
         return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _FIRST_STEP
@@ -208,7 +232,7 @@ class _Climb:
 
 def definite(hessian: Array) -> bool:
     """Tell whether a matrix is positive definite by more than rounding, whatever the units."""
-    if not (np.isfinite(hessian).all() and (np.diag(hessian) > 0.0).all()):
+    if not (hessian.size and np.isfinite(hessian).all() and (np.diag(hessian) > 0.0).all()):
         return False
     unit = np.sqrt(np.diag(hessian))
     return bool(np.linalg.eigvalsh(hessian / np.outer(unit, unit)).min() > _SINGULAR)
@@ -268,11 +292,15 @@ def fit_noisy(
                     break
             if status.success:
                 found, hessian, status = search.polished(likelihood, found, bend)
+        variances = None
+        if status.success:
+            variances = search.bands(likelihood, found).variances(search.covariance(found, hessian))
+            status = status if variances else search.stopped or status
     where = found.failure and f" No path was found in '{found.failure}' from there."
     parts = [status.sentence + (where if not found.modes else ""), *_remarks(search, found, hessian, status, refined)]
     if not found.modes:
         parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
-    return _result(problem, likelihood, found, hessian, search, names=names, status=status, refined=refined,
+    return _result(problem, likelihood, found, hessian, search, variances, names=names, status=status, refined=refined,
                    message=" ".join(parts), began=began, confidence_level=confidence_level)  # fmt: skip
 
 
@@ -305,7 +333,8 @@ def _remarks(search: _Climb, at: PathEvaluation, hessian: Array, status: Status,
 
 
 def _result(
-    problem: Posable, likelihood: PathLikelihood, at: PathEvaluation, hessian: Array, search: _Climb, *,
+    problem: Posable, likelihood: PathLikelihood, at: PathEvaluation, hessian: Array, search: _Climb,
+    variances: list[Array] | None, *,
     names: tuple[str, ...], status: Status, refined: float, message: str, began: float, confidence_level: float,
 ) -> PathResult:  # fmt: skip
     posed, n = likelihood.problem, len(names)
@@ -313,14 +342,15 @@ def _result(
     free = search.free(at) if at.modes else np.zeros(n, dtype=np.bool_)
     if at.modes:
         held = {names[j]: "lower" if at.y[j] <= search.lower[j] else "upper" for j in np.flatnonzero(~free)}
-    if status.success and free.any() and definite(hessian[np.ix_(free, free)]):
+    if status.success:
         slope = np.where(search.log, np.exp(np.where(search.log, at.y, 0.0)), 1.0)
-        inverse = np.linalg.inv(hessian[np.ix_(free, free)])
-        covariance[np.ix_(free, free)] = inverse * np.outer(slope[free], slope[free])
+        covariance = search.covariance(at, hessian) * np.outer(slope, slope)
     tracks, innovations = dict[str, PathTrack](), dict[str, Innovations]()
-    for each, mode in zip(likelihood.chains, at.modes, strict=False):
+    for i, (each, mode) in enumerate(zip(likelihood.chains, at.modes, strict=False)):
         condition, values = each.chain.condition, each.chain.condition.points.values
-        tracks[condition.name] = PathTrack(posed.model.output_names, *each.track(mode))
+        times, path, deviations = each.track(mode)
+        deviations = np.sqrt(variances[i]) if variances else deviations
+        tracks[condition.name] = PathTrack(posed.model.output_names, times, path, deviations)
         times = each.chain.row_times[:, 0]
         innovations[condition.name] = Innovations(posed.outputs, times, values, *each.innovations(mode))
     hidden = {*posed.spreads}

@@ -1,8 +1,8 @@
 """What a fit found of a model with noise: quantities, the path that was taken, and how white what it did not expect is.
 
-The path is a density: at every node the most probable states given all data, and the covariance that Laplace's
-approximation has there, at the estimated quantities.  Innovations are what each value differs by from what the values
-before it let expect: white and of variance 1 where the model is right.
+The path is a density: at every node the most probable states given all data, at the estimates, and the deviation that
+Laplace's approximation has there, in which the quantities are uncertain, too.  Innovations are what each value differs
+by from what the values before it let expect: white and of variance 1 where the model is right.
 """
 
 from __future__ import annotations
@@ -303,6 +303,8 @@ class PathResult(Tabled):
     def path(self, name: str, experiment: str | None = None, *, confidence_level: float | None = None) -> PathBand:
         """Return a state or output along the path, smoothed: given all data, at the estimated quantities.
 
+        The band holds what is uncertain about the quantities, too; fix them, and it is that of the estimates alone.
+
         Parameters
         ----------
         name : str
@@ -539,9 +541,7 @@ class PathResult(Tabled):
         count = f"{self.n_data} values, {self.stages} stages, {self.iterations} iterations, {self.time:.2f} s"
         refined = f"The last refinement of the stages moved log L by {abs(self.refined):.2g}."
         sheets: list[Sheet | str] = [table] if self.names else []
-        vague = [e.name for e in self if e.verdict == "may be 0"]
-        narrow = f" The path and its bands hold at the estimates, so with no {' and '.join(vague)} to speak of."
-        return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}{narrow if vague else ''}"]
+        return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}"]
 
     def summary(self) -> str:
         """Return the text that `print` shows."""

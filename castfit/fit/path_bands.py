@@ -1,0 +1,99 @@
+"""Bands of a path that hold what is uncertain about the quantities, by a quadrature over them.
+
+    var x = var(x | q^) + sum_j sum_+- w_j+- (var(x | q_j+-) - var(x | q^) + (x^(q_j+-) - x^(q^))^2)
+
+Along each column of a root of their covariance the likelihood is taken for two halves of normal densities, which meet
+at the estimate: q_j+- are where log L has fallen by 1/2, and w_j+- the shares of the two widths (Rue, Martino and
+Chopin 2009, section 6.5).  Positive quantities go by their squares, in which likelihoods of sigmas and of intensities
+of noise are regular at 0: an estimate near 0, at which a path without errors of measurement has no band, counts as what
+it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask
+    from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
+
+_FALL = 0.5  # of log L, at one standard deviation
+_TRIES, _FURTHER = 6, 10.0  # on each side; how much further the next one may be
+_FIRST = 1e-3  # of a quantity that a bound holds: where the search for its width begins
+_NEAR = 1.5  # how far off a width may be: what is found there grows as its square
+
+
+@dataclass(frozen=True)
+class PathBands:
+    """The quadrature: of a likelihood, about its maximum `at`, within limits of y; `log` (n_y,) tells what is positive.
+
+    evaluate : the likelihood at y, begun at the paths of `at`; None where there is no time left for it
+    """
+
+    chains: Sequence[ChainLikelihood]
+    evaluate: Callable[[Array], PathEvaluation | None]
+    at: PathEvaluation
+    log: Mask
+    limits: tuple[Array, Array]
+
+    def variances(self, covariance: Array) -> list[Array] | None:
+        """Return the variances of all outputs at all nodes, (N, n_out) per experiment; None where time ended.
+
+        covariance : of y, (n_y, n_y); NaN for what a bound holds, or all of it
+        """
+        own = self._tracks(self.at)
+        total = [d**2 for _, d in own]
+        for column in _root(self.at.y, covariance, self.log):
+            sides = [self._side(sign * column) for sign in (1.0, -1.0)]
+            found = [side for side in sides if side is not None]
+            whole = sum(width for width, _, _ in found)
+            for width, scale, there in found:
+                if there is None:
+                    return None
+                for t, (x, d), (was, least) in zip(total, self._tracks(there), own, strict=True):
+                    t += width / whole / scale**2 * (d**2 - least**2 + (x - was) ** 2)
+        return [np.maximum(t, d**2) for t, (_, d) in zip(total, own, strict=True)]  # what is unsure makes nothing surer
+
+    def _side(self, column: Array) -> tuple[float, float, PathEvaluation | None] | None:
+        """Return a width, by how many of it a point is off, and that point; None where none is found."""
+        length = 1.0
+        for _ in range(_TRIES):
+            y = np.clip(_moved(self.at.y, length * column, self.log), *self.limits)
+            there = self.evaluate(y)
+            if there is None:
+                return length, 1.0, None
+            fall = float(np.sqrt(max(there.value - self.at.value, 1e-12) / _FALL))
+            ends = bool(np.any(((y <= self.limits[0]) | (y >= self.limits[1])) & (column != 0.0)))
+            if there.modes and ends and fall < 1.0:
+                return (length, 1.0, there) if np.any(y != self.at.y) else None
+            if there.modes and 1.0 / _NEAR < fall < _NEAR:
+                return length / fall, fall, there
+            length *= min(1.0 / fall, _FURTHER) if there.modes else 0.5
+        return None
+
+    def _tracks(self, there: PathEvaluation) -> list[tuple[Array, Array]]:
+        """Return values and deviations along the path of each experiment."""
+        return [each.track(mode)[1:] for each, mode in zip(self.chains, there.modes, strict=True)]
+
+
+def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
+    """Return the columns of a root of the covariance, of what is least known relatively first."""
+    free = np.isfinite(np.diag(covariance))
+    sizes = np.where(log, 1.0, np.maximum(np.abs(y), 1e-300))
+    spread = np.where(free, np.sqrt(np.where(free, np.diag(covariance), 0.0)) / sizes, -1.0)
+    order = np.argsort(-spread, kind="stable")[: int(free.sum())]
+    root = np.linalg.cholesky(covariance[np.ix_(order, order)]) if order.size else np.empty((0, 0))
+    columns = np.zeros((order.size, y.size))
+    columns[:, order] = root.T
+    alone = np.diag(_FIRST * sizes)[~free]
+    return [*columns, *alone]
+
+
+def _moved(y: Array, by: Array, log: Mask) -> Array:
+    """Return y moved along a straight line of the other quantities and the squares of positive ones."""
+    with np.errstate(divide="ignore"):
+        return np.where(log, y + 0.5 * np.log(np.maximum(1.0 + 2.0 * np.where(log, by, 0.0), 0.0)), y + by)
