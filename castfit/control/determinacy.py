@@ -35,7 +35,8 @@ def freedom(
     size = np.where(np.isfinite(upper - lower), upper - lower, program.scale)
     near = np.minimum(x - lower, upper - x) < 1e-5 * size
     H, G, g = program.derivatives(x, P, multipliers)
-    tight = np.minimum(np.abs(g - program.lower), np.abs(program.upper - g)) < 1e-6
+    least, most = program.limits
+    tight = np.minimum(np.abs(g - least), np.abs(most - g)) < 1e-6
     free = np.flatnonzero(~near)
     u = free[free < n_u]
     if not u.size:

@@ -110,6 +110,8 @@ class Plan(Tabled):
         By how much each value of an input can change, the others following, while the objective changes by no more
         than 1e-8 of its size: of inputs with values that can change by more than a twentieth of their range.
     stages, iterations : int
+    solver : str
+        What took the iterations: "Gauss-Newton", "IPOPT", or one then the other.
     seconds : float
         CPU time of everything.
     purpose : PlanPurpose
@@ -143,6 +145,7 @@ class Plan(Tabled):
     undetermined: dict[str, Array]
     stages: int
     iterations: int
+    solver: str
     seconds: float
     purpose: PlanPurpose
     planner: Any = field(default=None, repr=False)  # a Planner, and its FoundPlan; of a loaded plan neither
@@ -288,7 +291,7 @@ class Plan(Tabled):
         own = "free" if self.purpose.timed else "given"
         first = (
             f"objective {self.objective:.9g}; integrated {self.integrated:.9g}; horizon {self.horizon:.9g} ({own}); "
-            f"{self.stages} stages, {self.iterations} iterations, {self.seconds:.2f} s"
+            f"{self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
         )
         out: list[Sheet | str] = [first, self.message]
         inputs = [(n, u.values) for n, u in self.free_inputs.items()]

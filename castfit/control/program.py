@@ -5,13 +5,15 @@
 Every row and every term is an expression of one stage's variables; that of a stage's end is matched to the next node,
 so that these are among its variables.  First and second derivatives are those of the stage's graph, mapped, and where
 their entries go is known beforehand: the program is one CasADi graph without a loop in Python, and its Hessian costs as
-much as that of one stage times their number.  All of it is in units of `scale`.
+much as that of one stage times their number.  Variables are in units of `scale`, rows in those of their bounds, or
+where these are zero by how much they change as variables do by their units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -33,142 +35,152 @@ if TYPE_CHECKING:
 class ProgramLayout:
     """Where variables stand: values of inputs first, then quantities, slacks, and per scenario nodes and inner states.
 
-    at : per scenario the positions of each stage's variables (K, n_y)
-    nodes, inner : per scenario (K + 1, n_s) and (K, n_w)
+    at : the positions of each stage's variables (scenarios, K, n_y)
+    nodes, inner : (scenarios, K + 1, n_s) and (scenarios, K, n_w)
     """
 
     size: int
-    at: tuple[Index, ...]
+    at: Index
     inputs: Index
     quantities: Index
     slack: Index
-    nodes: tuple[Index, ...]
-    inner: tuple[Index, ...]
+    nodes: Index
+    inner: Index
 
 
 def lay_out(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLayout:
     """Lay variables out; used (K, n_v) are the places of a stage's values among those of all inputs."""
-    n_u = int(used.max(initial=-1)) + 1
-    n_q, n_slack, K = graphs.q.numel(), graphs.slack.numel(), used.shape[0]
-    inputs, quantities = np.arange(n_u), n_u + np.arange(n_q)
-    slack, offset = n_u + n_q + np.arange(n_slack), n_u + n_q + n_slack
-    nodes, inner, at = list[Any](), list[Any](), list[Any]()
-    for _ in range(scenarios):
-        width = graphs.n_s + graphs.n_w
-        nodes.append(offset + width * np.arange(K + 1)[:, None] + np.arange(graphs.n_s))
-        inner.append(offset + width * np.arange(K)[:, None] + graphs.n_s + np.arange(graphs.n_w))
-        offset += width * K + graphs.n_s
-        shared = np.broadcast_to(np.concatenate([quantities, slack]), (K, n_q + n_slack))
-        at.append(np.concatenate([nodes[-1][:-1], inner[-1], used, shared, nodes[-1][1:]], axis=1).astype(np.intp))
-    return ProgramLayout(offset, tuple(at), inputs, quantities, slack, tuple(nodes), tuple(inner))
+    sizes = int(used.max(initial=-1)) + 1, graphs.q.numel(), graphs.slack.numel()
+    K, width, shared = used.shape[0], graphs.n_s + graphs.n_w, sum(sizes)
+    inputs, quantities, slack = np.split(_range(shared), np.cumsum(sizes)[:-1])
+    of_each = width * K + graphs.n_s
+    begin = shared + of_each * _range(scenarios)[:, None, None] + width * _range(K + 1)[:, None]
+    nodes, inner = begin + _range(graphs.n_s), begin[:, :-1] + graphs.n_s + _range(graphs.n_w)
+    common = np.concatenate([used, np.tile(np.concatenate([quantities, slack]), (K, 1))], axis=1)
+    common = np.broadcast_to(common, (scenarios, *common.shape))
+    at = np.concatenate([nodes[:, :-1], inner, common, nodes[:, 1:]], axis=2).astype(np.intp)
+    return ProgramLayout(shared + scenarios * of_each, at, inputs, quantities, slack, nodes, inner)
 
 
 @dataclass(frozen=True, eq=False)
 class ProgramSolution:
-    """Where IPOPT ended: x (n,) in the variables' own units, multipliers of rows, and how."""
+    """Where a solver ended: x (n,) in the variables' own units, multipliers of rows, and how.
+
+    worst : the name of the constraint that is violated most, or pulls most; "" if nothing is violated
+    """
 
     x: Array
     multipliers: Array
-    bound_multipliers: Array
     objective: float
     status: Status
-    code: str
     iterations: int
     worst: str
+    solver: str
 
 
 class Program:
-    """The program; `parts` are terms of the objective, with a factor, and rows, both of the same stage symbols."""
+    """The program; `terms` add up to the objective, mean over the scenarios; numbers (K, n_e) are those of stages.
+
+    P (scenarios, n_P) are numbers of scenarios, wherever it is an argument.
+
+    linear : whether all rows are linear in the variables
+    curvature : that of Gauss and Newton, a function of x and p; None where the objective is no sum of squares
+    units : of rows, by name
+    """
 
     def __init__(
-        self,
-        graphs: StageGraphs,
-        layout: ProgramLayout,
-        numbers: Array,
-        terms: Sequence[tuple[ca.SX, tuple[int, ...] | None]],
-        rows: Sequence[StageRows],
-        scale: Array,
-        row_units: Sequence[Array],
-        prices: Array,
-    ) -> None:
-        self.layout, self.scale, self.rows = layout, scale, tuple(rows)
-        self._graphs, self._numbers = graphs, numbers
-        x, scenarios = ca.MX.sym("x", layout.size), len(layout.at)
-        P = ca.MX.sym("P", graphs.P.numel(), scenarios)
-        v = x * scale
-        lam_f, f = ca.MX.sym("lam_f"), ca.MX(0)
-        gradient, hessian = _Entries(), _Entries()
-        for term, columns in terms:
-            for i in range(scenarios):
-                of = _Mapped(graphs, term / scenarios, columns, layout.at[i], v, numbers, P[:, i])
-                f += ca.sum2(of.value)
-                gradient.add(of.slope, of.columns, np.zeros_like(of.columns), scale[of.columns])
-                h, row, column = of.bend(lam_f)
-                hessian.add(h, row, column, scale[row] * scale[column])
-        if layout.slack.size:
-            f += ca.dot(ca.DM(prices), v[layout.slack.tolist()])
-            gradient.add(ca.MX(ca.DM(prices)), layout.slack, np.zeros_like(layout.slack), scale[layout.slack])
-        held, jacobian = list[ca.MX](), _Entries()
-        low, high, names, offset = list[Any](), list[Any](), list[Any](), 0
-        multipliers = list[Any]()
-        for row, by in zip(rows, row_units, strict=True):
-            for i in range(scenarios):
-                of = _Mapped(graphs, row.graph / by, row.columns, layout.at[i], v, numbers, P[:, i])
-                held.append(ca.vec(of.value))
-                stage, m = of.value.shape[1], row.graph.numel()
-                local = offset + np.arange(stage)[:, None] * m + of.local_rows
-                jacobian.add(of.slope, local.ravel(), of.columns, scale[of.columns])
-                low.append(np.tile(row.lower / by, stage))
-                high.append(np.tile(row.upper / by, stage))
-                names.append((row.name, offset + np.arange(stage * m)))
-                multipliers.append((of, by, offset))
-                offset += stage * m
-        self.count, self.names = offset, tuple(names)
-        lam_g = ca.MX.sym("lam_g", offset)
-        for of, _, begin in multipliers:
-            m, stage = of.value.shape
-            h, row_at, column_at = of.bend(ca.reshape(lam_g[begin : begin + m * stage], m, stage))
-            hessian.add(h, row_at, column_at, scale[row_at] * scale[column_at])
-        self.lower = np.concatenate(low) if low else np.empty(0)
-        self.upper = np.concatenate(high) if high else np.empty(0)
-        g, n, p = ca.vertcat(*held) if held else ca.MX(0, 1), layout.size, ca.vec(P)
-        flat = ca.MX.sym("p", p.numel())
-        grad = gradient.matrix((n, 1))
-        functions = [
-            ("nlp", [x, flat], [f, g], ["x", "p"], ["f", "g"]),
-            ("nlp_grad_f", [x, flat], [f, ca.densify(grad)], ["x", "p"], ["f", "grad_f_x"]),
-            ("nlp_jac_g", [x, flat], [g, jacobian.matrix((offset, n))], ["x", "p"], ["g", "jac_g_x"]),
-            ("nlp_hess_l", [x, flat, lam_f, lam_g], [hessian.matrix((n, n), upper=True)],
-             ["x", "p", "lam_f", "lam_g"], ["triu_hess_gamma_x_x"]),
+        self, graphs: StageGraphs, layout: ProgramLayout, numbers: Array, terms: Sequence[StageRows],
+        rows: Sequence[StageRows], scale: Array, curvature: Sequence[StageRows] | None,
+    ) -> None:  # fmt: skip
+        self.layout, self.scale, self._graphs = layout, scale, graphs
+        self.units: dict[str, float] = {}
+        n, (S, n_P) = layout.size, (layout.at.shape[0], graphs.P.numel())
+        sizes = [r.graph.numel() * S * (layout.at.shape[1] if r.columns is None else len(r.columns)) for r in rows]
+        self.count, ends = sum(sizes), np.cumsum(sizes).tolist()
+        self._rows = [(r, (end - size + _range(size)).reshape(-1, r.graph.numel()))
+                      for r, size, end in zip(rows, sizes, ends, strict=True)]  # fmt: skip
+        x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count)
+        lam_f, lam_g, given, by = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count), p[: n_P * S], p[n_P * S :]
+        at, v, P = (layout.at, numbers), x * scale, ca.reshape(given, n_P, S)
+        f, gradient, bend, jacobian, squares = ca.MX(0), *(_Entries() for _ in range(4))
+        self.linear = True
+        for term in terms:
+            of = _Mapped(graphs, term.graph / S, term.columns, *at, v, P)
+            f += ca.sum2(of.value)
+            gradient.add(of.slope, of.columns, np.zeros_like(of.columns), scale[of.columns])
+            bend.add_second(*of.bend(lam_f), scale)
+        for term in curvature or ():
+            of = _Mapped(graphs, ca.SX(0, 1), term.columns, *at, v, P)
+            squares.add_second(*of.entries(term.graph / S), scale)
+        held = list[ca.MX]()
+        for row, places in self._rows:
+            of = _Mapped(graphs, row.graph, row.columns, *at, v, P)
+            held.append(ca.vec(of.value))
+            local: Index = places[:, of.local_rows].ravel()
+            jacobian.add(of.slope * by[local.tolist()], local, of.columns, scale[of.columns])
+            second = of.bend(ca.reshape((lam_g * by)[places.ravel().tolist()], *places.shape[::-1]))
+            bend.add_second(*second, scale)
+            self.linear &= second[1].size == 0
+        g = ca.vertcat(*held) * by if held else ca.MX(0, 1)
+        self.functions: list[Any] = [
+            ca.Function("nlp", [x, p], [f, g], ["x", "p"], ["f", "g"]),
+            ca.Function("nlp_grad_f", [x, p], [f, ca.densify(gradient.matrix((n, 1)))], ["x", "p"], ["f", "grad_f_x"]),
+            ca.Function("nlp_jac_g", [x, p], [g, jacobian.matrix((self.count, n))], ["x", "p"], ["g", "jac_g_x"]),
+            ca.Function("nlp_hess_l", [x, p, lam_f, lam_g], [bend.matrix((n, n), upper=True)],
+                        ["x", "p", "lam_f", "lam_g"], ["triu_hess_gamma_x_x"]),
         ]  # fmt: skip
-        given = ca.reshape(flat, P.shape[0], scenarios)
-        self.functions: list[ca.Function] = []
-        for name, arguments, results, of_arguments, of_results in functions:
-            outer = [P if a is flat else a for a in arguments]
-            inner = ca.Function(name, outer, results)
-            called: Any = _called(inner, *[given if a is flat else a for a in arguments])
-            self.functions.append(ca.Function(name, arguments, _listed(called), of_arguments, of_results))
+        self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
+        self._by = np.ones(self.count)
         self._solvers: dict[str, Any] = {}
         self._watch: Watch | None = None
         self._errors: list[BaseException] = []
-        self._last: Array | None = None
+
+    def numbers(self, P: Array) -> Array:
+        """Return what all functions take as p."""
+        return np.concatenate([P.ravel(), self._by])
+
+    @cached_property
+    def limits(self) -> tuple[Array, Array]:
+        """The bounds of all rows, in their units."""
+        pair = np.empty((2, self.count))
+        for row, places in self._rows:
+            pair[:, places] = np.array([row.lower, row.upper])[:, None, None]
+        return pair[0] * self._by, pair[1] * self._by
+
+    def measure(self, x: Array, P: Array) -> float:
+        """Find the units of rows near x, and return the size of the objective there: of its values and slopes.
+
+        Near it, too: a sum of squares may have neither where everything is zero.
+        """
+        moved, sizes = x.copy(), list[float]()
+        moved[self.layout.inputs] += self.scale[self.layout.inputs]
+        _, J, _ = self.derivatives(x, P, np.zeros(self.count))
+        slopes = np.asarray(abs(J).max(axis=1).todense()).ravel() if J.nnz else np.zeros(self.count)
+        slopes = np.where(np.isfinite(slopes), slopes, 0.0)
+        for row, places in self._rows:
+            bound = max((abs(b) for b in (row.lower, row.upper) if np.isfinite(b)), default=0.0)
+            unit = np.full(places.shape[1], bound) if bound > 0.0 else slopes[places].max(axis=0, initial=0.0)
+            unit = np.where(unit > 0.0, unit, 1.0)
+            self._by[places] = 1.0 / unit
+            self.units[row.name] = max(float(unit.max(initial=0.0)), self.units.get(row.name, 0.0))
+        for at in (x, moved):
+            f, slope = self.functions[1](at / self.scale, self.numbers(P))
+            sizes += [abs(float(f)), float(np.abs(np.asarray(slope)).max(initial=0.0))]
+        return max([s for s in sizes if np.isfinite(s)], default=0.0) or 1.0
 
     def solve(
-        self, x: Array, P: Array, lower: Array, upper: Array, options: Mapping[str, Any], max_time: float,
-        multipliers: tuple[Array, Array] | None = None,
-    ) -> ProgramSolution:  # fmt: skip
-        """Solve from x (n,) with numbers P (scenarios, n_P), within bounds of the variables (n,)."""
-        self._last, self._errors[:] = None, []
+        self, x: Array, P: Array, lower: Array, upper: Array, options: Mapping[str, Any], max_time: float
+    ) -> ProgramSolution:
+        """Solve by IPOPT from x (n,), within bounds of the variables (n,)."""
+        self._errors[:] = []
         chosen = {"print_level": 0, "sb": "yes", **options}
+        lbg, ubg = self.limits
         with watched(max_time) as watch, captured() as log:
             self._watch = watch
             solver = self._solver(chosen, log)
-            given: dict[str, Any] = {"x0": x / self.scale, "p": P.ravel(), "lbx": lower / self.scale,
-                                     "ubx": upper / self.scale, "lbg": self.lower, "ubg": self.upper}  # fmt: skip
-            if multipliers is not None:
-                given |= {"lam_g0": multipliers[0], "lam_x0": multipliers[1]}
             try:
-                found: Any = _called(solver, **given)
+                found: Any = solver(x0=x / self.scale, p=self.numbers(P), lbx=lower / self.scale,
+                                     ubx=upper / self.scale, lbg=lbg, ubg=ubg)  # fmt: skip
             except RuntimeError as error:
                 if self._errors:
                     raise self._errors[0] from None
@@ -178,38 +190,40 @@ class Program:
         status = watch.cause or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
         status = Status.MAX_TIME if code == "User_Requested_Stop" and watch.cause is None else status
         end: Array = np.asarray(found["x"], dtype=float).ravel()
-        end = np.clip(np.where(np.isfinite(end), end, x / self.scale) * self.scale, lower, upper)
-        g: Array = np.asarray(found["g"], dtype=float).ravel()
-        return ProgramSolution(
-            end, np.asarray(found["lam_g"], dtype=float).ravel(), np.asarray(found["lam_x"], dtype=float).ravel(),
-            float(found["f"]), status, code, int(stats["iter_count"]), self._violated(g),
-        )  # fmt: skip
+        end = np.where(np.isfinite(end), end, x / self.scale) * self.scale
+        return self.ended(np.clip(end, lower, upper), P, np.asarray(found["lam_g"], dtype=float).ravel(), status,
+                          int(stats["iter_count"]))  # fmt: skip
+
+    def ended(
+        self, x: Array, P: Array, multipliers: Array, status: Status, iterations: int, solver: str = "IPOPT"
+    ) -> ProgramSolution:
+        """Return a solution at x, with the objective there: IPOPT's may lie 1e-8 beyond bounds."""
+        f, g = self.values(x, P)
+        lower, upper = self.limits
+        excess = np.maximum(np.maximum(lower - g, g - upper), 0.0)
+        excess = np.where(np.isfinite(excess), excess, np.inf)
+        asked = [(row.name, places) for row, places in self._rows[2:]]  # what comes first is the model
+        for sizes in (excess, np.abs(multipliers)) if excess.max(initial=0.0) >= 1e-6 else ():
+            worst, name = max(((float(sizes[at].max(initial=0.0)), name) for name, at in asked), default=(0.0, ""))
+            if worst >= 1e-6:
+                break
+        else:
+            name = ""
+        return ProgramSolution(x, multipliers, f, status, iterations, name, solver)
 
     def values(self, x: Array, P: Array) -> tuple[float, Array]:
         """Evaluate the objective, and all rows in their units."""
-        f, g = _called(self.functions[0], x / self.scale, P.ravel())
+        f, g = self.functions[0](x / self.scale, self.numbers(P))
         return float(f), np.asarray(g).ravel()
 
     def derivatives(self, x: Array, P: Array, multipliers: Array) -> tuple[Any, Any, Array]:
         """Return the Hessian of the Lagrangian and the Jacobian of rows (SciPy), in units, and the rows' values."""
-        at = x / self.scale, P.ravel()
-        g, jacobian = _called(self.functions[2], *at)
-        upper = _called(self.functions[3], *at, 1.0, multipliers).sparse()
+        at = x / self.scale, self.numbers(P)
+        g, jacobian = self.functions[2](*at)
+        upper = self.functions[3](*at, 1.0, multipliers).sparse()
         full = upper + upper.T
         full.setdiag(upper.diagonal())
         return full.tocsr(), jacobian.sparse().tocsr(), np.asarray(g, dtype=float).ravel()
-
-    def slope_size(self, x: Array, P: Array) -> float:
-        """Return the largest entry of the objective's gradient, variables in their units."""
-        return float(np.abs(np.asarray(_called(self.functions[1], x / self.scale, P.ravel())[1])).max(initial=0.0))
-
-    def _violated(self, g: Array) -> str:
-        excess = np.maximum(np.maximum(self.lower - g, g - self.upper), 0.0)
-        excess = np.where(np.isfinite(excess), excess, np.inf)
-        if not excess.size or excess.max() < 1e-6:
-            return ""
-        worst = int(np.argmax(excess))
-        return next(name for name, places in self.names if worst in places)
 
     def _solver(self, options: dict[str, Any], log: Any) -> ca.Function:
         key = repr(sorted(options.items()))
@@ -239,61 +253,58 @@ class Program:
 
 
 class _Mapped:
-    """An expression (m,) of stage symbols at some stages, with the entries of its derivatives.
+    """An expression (m,) of stage symbols at some stages of all scenarios, with the entries of its derivatives.
 
-    value (m, stages); slope (entries * stages,), with `local_rows` (entries,), and `columns` (stages * entries,) in x
+    value (m, count); slope (entries * count,), with `local_rows` (entries,), and `columns` (count * entries,) in x
     """
 
     def __init__(
-        self, graphs: StageGraphs, graph: ca.SX, columns: tuple[int, ...] | None, at: Index, v: ca.MX,
-        numbers: Array, P: ca.MX,
+        self, graphs: StageGraphs, graph: ca.SX, columns: tuple[int, ...] | None, at: Index, numbers: Array, v: ca.MX,
+        P: ca.MX,
     ) -> None:  # fmt: skip
-        stages = range(at.shape[0]) if columns is None else [c % at.shape[0] for c in columns]
-        of = np.array(stages, dtype=np.intp)
-        self._at, self._graphs, self._graph = at[of], graphs, graph
+        S, K, n_y = at.shape
+        stages = _range(K) if columns is None else np.array(columns, dtype=np.intp) % K
+        self._at, self._graphs, self._graph = at[:, stages].reshape(-1, n_y), graphs, graph
+        self.count: int = S * stages.size
         self._arguments = [
-            ca.reshape(v[self._at.ravel().tolist()], at.shape[1], of.size), ca.DM(numbers[of].T), P,
+            ca.reshape(v[self._at.ravel().tolist()], n_y, self.count), ca.DM(np.tile(numbers[stages], (S, 1)).T),
+            P[:, np.repeat(_range(S), stages.size).tolist()],
         ]  # fmt: skip
         J = ca.jacobian(graph, graphs.y)
-        row, column = (np.array(t, dtype=np.intp) for t in J.sparsity().get_triplet())
-        entries = _nonzeros(J)
-        self.value, slope = self._map([graph, entries])
-        self.slope, self.local_rows = ca.vec(slope), np.broadcast_to(row, (of.size, row.size))
-        self.columns = self._at[:, column].ravel()
+        self.local_rows, column = (np.array(t, dtype=np.intp) for t in J.sparsity().get_triplet())
+        self.value, slope = self._map([graph, _nonzeros(J)])
+        self.slope, self.columns = ca.vec(slope), self._at[:, column].ravel()
 
     def bend(self, multiplier: ca.MX) -> tuple[ca.MX, Index, Index]:
-        """Return the entries of the second derivative, multiplied, and where they go in x."""
+        """Return the entries of the second derivative, multiplied (m, 1 | count), and where they go in x."""
         lam = ca.SX.sym("lam", self._graph.numel())
-        H = ca.hessian(ca.dot(lam, self._graph), self._graphs.y)[0]
-        row, column = (np.array(t, dtype=np.intp) for t in H.sparsity().get_triplet())
-        entries = _nonzeros(H)
-        count = self._at.shape[0]
-        wide = ca.repmat(multiplier, 1, count) if multiplier.shape[1] != count else multiplier
-        (found,) = self._map([entries], lam, wide)
+        wide = multiplier if multiplier.shape[1] == self.count else ca.repmat(multiplier, 1, self.count)
+        return self.entries(ca.hessian(ca.dot(lam, self._graph), self._graphs.y)[0], lam, wide)
+
+    def entries(
+        self, matrix: ca.SX, lam: ca.SX | None = None, value: ca.MX | None = None
+    ) -> tuple[ca.MX, Index, Index]:
+        """Return the entries of matrices (n_y, n_y) of all stages, and where they go in x."""
+        row, column = (np.array(t, dtype=np.intp) for t in matrix.sparsity().get_triplet())
+        (found,) = self._map([_nonzeros(matrix)], lam, value)
         return ca.vec(found), self._at[:, row].ravel(), self._at[:, column].ravel()
 
     def _map(self, expressions: Sequence[ca.SX], lam: ca.SX | None = None, value: ca.MX | None = None) -> list[ca.MX]:
-        graphs, count = self._graphs, self._at.shape[0]
-        symbols = [graphs.y, graphs.e, graphs.P, *([] if lam is None else [lam])]
-        function = ca.Function("stage", symbols, list(expressions), {"cse": True})
-        mapped = function.map("stages", "serial", count, [2], [])
-        found = _called(mapped, *self._arguments, *([] if value is None else [value]))
-        return _listed(found)
+        symbols = [self._graphs.y, self._graphs.e, self._graphs.P, *([] if lam is None else [lam])]
+        function: Any = ca.Function("stage", symbols, list(expressions), {"cse": True})
+        found = function.map(self.count)(*self._arguments, *([] if value is None else [value]))
+        return list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else [found]
 
 
-def _called(function: Any, *arguments: Any, **named: Any) -> Any:
-    return function(*arguments, **named)
-
-
-def _listed(found: Any) -> list[Any]:
-    """Return results of a CasADi function, which are no tuple where there is one."""
-    return list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else [found]
+def _range(n: int) -> Index:
+    return np.arange(n, dtype=np.intp)
 
 
 def _nonzeros(matrix: ca.SX) -> ca.SX:
     """Return the entries of a sparse matrix, in CasADi's order."""
     found: list[Any] = matrix.nonzeros()
-    return ca.SX(_called(ca.vertcat, *found)) if found else ca.SX(0, 1)
+    stacked: Any = ca.vertcat
+    return ca.SX(stacked(*found)) if found else ca.SX(0, 1)
 
 
 class _Entries:
@@ -307,6 +318,9 @@ class _Entries:
         self._rows.append(rows)
         self._columns.append(columns)
         self._units.append(units)
+
+    def add_second(self, values: ca.MX, rows: Index, columns: Index, scale: Array) -> None:
+        self.add(values, rows, columns, scale[rows] * scale[columns])
 
     def matrix(self, shape: tuple[int, int], *, upper: bool = False) -> ca.MX:
         if not self._values:

@@ -57,6 +57,11 @@ class StageMethod:
         return None if self.steps else table(self.scheme, self.degree)
 
     @property
+    def order(self) -> int:
+        """Order of the method at the stages' ends."""
+        return 4 if self.table is None else self.table.order
+
+    @property
     def points(self) -> Array:
         """Times in a stage at which inner states are, (d,)."""
         return table(self.scheme, self.degree).points if not self.steps else np.empty(0)
@@ -74,17 +79,13 @@ class StagePoint:
 
 @dataclass(frozen=True, eq=False)
 class StageRows:
-    """Expressions of y, e, P that are held between bounds at some stages; `columns` None for all of them.
-
-    unit : "state" where a row has the unit of the state of that index in `states`, else of its own
-    """
+    """Expressions (m,) of y, e, P, each between two bounds at some stages; `columns` None for all of them."""
 
     name: str
     graph: ca.SX
-    lower: Array
-    upper: Array
+    lower: float = -np.inf
+    upper: float = np.inf
     columns: tuple[int, ...] | None = None
-    states: tuple[int, ...] = ()
 
 
 class StageGraphs:
@@ -128,15 +129,11 @@ class StageGraphs:
         rates = [system.ode, *(t.expression for t in self.carried)]
         summed = ca.vertcat(*(t.expression for t in self.summed))
         self._rates = ca.Function("rates", system.arguments, [ca.vertcat(*rates), system.alg, ca.SX(summed)])
+        self._nodes = list[tuple[ca.SX, StagePoint]]()  # where integrands are added up, with weights
         build = self._runge_kutta if self.method.steps else self._collocated
         defects, end, self.integrals, self.inside, self.end = build()
         self.begin = self.place(0.0, self.s, ca.SX(self.n_z, 1))
-        zero = np.zeros(defects.numel() + self.n_s)
-        kinds = [*range(self.n_s), *([-1] * self.n_z)]
-        states = (*(kinds * (self.n_w // max(len(kinds), 1))), *range(self.n_s))
-        self.equations = StageRows(
-            "the model's equations", ca.vertcat(defects, end - self.next), zero, zero, None, states
-        )
+        self.equations = StageRows("the model's equations", ca.vertcat(defects, end - self.next), 0.0, 0.0)
 
     def place(self, tau: float, x: ca.SX, z: ca.SX) -> StagePoint:
         """Return the point at a part tau of the stage, with states x and algebraic states z there."""
@@ -184,6 +181,7 @@ class StageGraphs:
             defects += [self.h * rate - slope, residual]
             total += self.h * float(chosen.weights[i]) * integrand
             places.append(place)
+            self._nodes.append((self.h * float(chosen.weights[i]), place))
         end = sum((float(c) * x for c, x in zip(chosen.end, nodes, strict=True) if c), ca.SX(self.n_s, 1))
         z = sum((float(c) * of for c, of in zip(chosen.algebraic_basis(1.0), algebraic, strict=True)),
                 ca.SX(self.n_z, 1))  # fmt: skip
@@ -198,9 +196,11 @@ class StageGraphs:
             slope, integrand = list[ca.SX](), list[ca.SX]()
             for tau, by in ((0.0, 0.0), (0.5, 0.5), (0.5, 0.5), (1.0, 1.0)):
                 at = x + h * by * slope[-1] if slope else x
-                rate, _, more = self.rates(self.place((i + tau) / steps, at, none))
+                place = self.place((i + tau) / steps, at, none)
+                rate, _, more = self.rates(place)
                 slope.append(rate)
                 integrand.append(more)
+                self._nodes.append((h / (6 if tau in (0.0, 1.0) else 3), place))
             x = x + h / 6 * (slope[0] + 2 * slope[1] + 2 * slope[2] + slope[3])
             total += h / 6 * (integrand[0] + 2 * integrand[1] + 2 * integrand[2] + integrand[3])
         end = self.place(1.0, self.next, none)
@@ -223,22 +223,71 @@ class StageGraphs:
             for n in line.nodes:
                 values[n] = self.at(StagePoint(self.begin.t, known, self.begin.z, self.begin.u), [model.initial[n]])
         first = ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1))
-        zero = np.zeros(self.n_s)
-        return StageRows("initial states", ca.densify(first - self.s), zero, zero, (0,), tuple(range(self.n_s)))
+        return StageRows("initial states", ca.densify(first - self.s), 0.0, 0.0, (0,))
 
-    def objective(self) -> tuple[ca.SX, ca.SX]:
-        """Return what each stage, and what the end of the last one adds to the objective."""
-        graph = self.question.objective
-        if self.summed:
-            sums = ca.vertcat(*(t.symbol for t in self.summed))
-            factors = ca.jacobian(graph, sums)
-            per_stage = ca.mtimes(self.of_whole(factors), self.integrals)
-            graph = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0])
-        else:
-            per_stage = ca.SX(0)
-        return ca.densify(per_stage), ca.densify(self.of_whole(graph))
+    def objective(self) -> list[StageRows]:
+        """Return what each stage, and what the end of the last one adds to the objective, with the price of slacks."""
+        question, last = self.question, (-1,)
+        price = 0.0 if question.soft is None else question.soft * ca.sum1(self.slack[int(question.worst) :])
+        if question.worst:
+            return [StageRows("objective", ca.densify(self.slack[0] + price), columns=last)]
+        factors, rest = self._parts()
+        end = StageRows("objective", ca.densify(self.of_whole(rest) + price), columns=last)
+        per_stage = ca.densify(ca.mtimes(self.of_whole(factors), self.integrals))
+        return [end, StageRows("objective", per_stage)] if self.summed else [end]
 
-    def path(self) -> list[StageRows]:
+    def _parts(self) -> tuple[ca.SX, ca.SX]:
+        """Return what the integrals that are added up are multiplied by, (1, n), and the rest of the objective."""
+        graph, sums = self.question.objective, ca.SX(ca.vertcat(*(t.symbol for t in self.summed)))
+        rest = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0]) if self.summed else graph
+        return ca.SX(ca.jacobian(graph, sums)), rest
+
+    def curvature(self) -> list[StageRows] | None:
+        """Return the curvature of Gauss and Newton, (n_y, n_y), of each stage and of the end; None if there is none."""
+        question, (factors, rest) = self.question, self._parts()
+        if question.worst or question.timed or not factors.is_constant():
+            return None
+        running = ca.mtimes(factors, ca.vertcat(*(t.expression for t in self.summed))) if self.summed else ca.SX(0)
+        ends = [t for t in question.terms if t.kind == END]
+        if ends:
+            symbols, values = ca.vertcat(*(t.symbol for t in ends)), ca.vertcat(*(t.expression for t in ends))
+            rest = ca.SX(ca.substitute([rest], [symbols], [values])[0])
+        own = {s.name() for s in ca.symvar(ca.vertcat(*question.model.system.arguments))}
+        if any(s.name() not in own for s in ca.symvar(rest)):
+            return None
+        every = [(running, self._nodes, None), (rest, [(ca.SX(1), self.end)], (-1,))]
+        found = [(self._squared(e, places), columns) for e, places, columns in every if not e.is_constant()]
+        return None if any(H is None for H, _ in found) or not found else [
+            StageRows("curvature", ca.SX(H), columns=columns) for H, columns in found if H is not None
+        ]  # fmt: skip
+
+    def _squared(self, expression: ca.SX, places: Sequence[tuple[ca.SX, StagePoint]]) -> ca.SX | None:
+        """Return sum w J' Q J over places: J are slopes of what is squared, else of all in which it is quadratic."""
+        system, rows = self.question.model.system, squares_in(expression)
+        inner = ca.vertsplit(ca.vertcat(system.x, system.z, system.u))
+        bend = ca.hessian(expression, ca.vertcat(*inner))[0]
+        if rows is not None:
+            inner, bend = [row for _, row in rows], ca.diag(ca.SX([2.0 * factor for factor, _ in rows]))
+        free = [s for s in ca.vertsplit(system.p) if s.name() in self.named] if system.p.numel() else []
+        if ca.depends_on(bend, ca.vertcat(system.x, system.z, system.u, *free)):
+            return None
+        total = ca.SX(self.y.numel(), self.y.numel())
+        for weight, place in places:
+            J, at = ca.jacobian(self.at(place, inner), self.y), self.at(place, ca.vertsplit(ca.vec(ca.densify(bend))))
+            total += weight * ca.mtimes([J.T, ca.sparsify(ca.reshape(at, *bend.shape)), J])
+        return ca.sparsify(total)
+
+    def rows(self, edges: Array) -> list[StageRows]:
+        """Return everything that is held between bounds; edges (K + 1,) of stages are in time."""
+        rows = [self.initial(), self.equations, *self._path(), *self._points(edges)]
+        rows += [StageRows(c.name, ca.densify(self.of_whole(c.expression)), c.lower, c.upper, (-1,))
+                 for c in self.question.whole]  # fmt: skip
+        if self.question.worst:
+            graph = self.of_whole(self.question.objective) - self.slack[0]
+            rows.append(StageRows("the worst case", ca.densify(graph), upper=0.0, columns=(-1,)))
+        return rows
+
+    def _path(self) -> list[StageRows]:
         """Return path constraints at all points of a stage, and at its begin what free inputs make jump there.
 
         At the begin of the first stage a constraint of states alone is a statement about the initial states.
@@ -258,7 +307,7 @@ class StageGraphs:
                 out += self._held(constraints[i], value, i)
         return out
 
-    def points(self, edges: Array) -> list[StageRows]:
+    def _points(self, edges: Array) -> list[StageRows]:
         """Return what holds at points in time, which are edges (K + 1,) of stages, where these end."""
         out: list[StageRows] = []
         for c in self.question.points:
@@ -266,24 +315,17 @@ class StageGraphs:
             ends = [int(np.argmin(np.abs(edges - t))) for t in c.times]
             for place, columns in ((self.begin, [0] if 0 in ends else []), (self.end, [k - 1 for k in ends if k])):
                 if columns:
-                    graph = self.at(place, [c.expression])
-                    bounds = np.array([c.lower]), np.array([c.upper])
-                    out.append(StageRows(c.name, graph, *bounds, tuple(columns)))
+                    out.append(StageRows(c.name, self.at(place, [c.expression]), c.lower, c.upper, tuple(columns)))
         return out
-
-    def whole(self) -> list[StageRows]:
-        """Return the constraints of the horizon as a whole, at its last stage."""
-        rows = [(c, self.of_whole(c.expression)) for c in self.question.whole]
-        return [StageRows(c.name, ca.densify(g), np.array([c.lower]), np.array([c.upper]), (-1,)) for c, g in rows]
 
     def _held(self, constraint: Constraint, value: ca.SX, i: int) -> list[StageRows]:
         """Return one path constraint at one place, softened if that was asked for."""
         low, high, name = constraint.lower, constraint.upper, constraint.name
         if self.question.soft is None:
-            return [StageRows(name, value, np.array([low]), np.array([high]))]
-        slack, none = self.slack[int(self.question.worst) + i], np.array([np.inf])
-        rows = [StageRows(name, value + slack, np.array([low]), none)] if np.isfinite(low) else []
-        return rows + ([StageRows(name, value - slack, -none, np.array([high]))] if np.isfinite(high) else [])
+            return [StageRows(name, value, low, high)]
+        slack = self.slack[int(self.question.worst) + i]
+        rows = [StageRows(name, value + slack, lower=low)] if np.isfinite(low) else []
+        return rows + ([StageRows(name, value - slack, upper=high)] if np.isfinite(high) else [])
 
     def of_whole(self, expression: ca.SX) -> ca.SX:
         """Write an expression of terms over the variables of the last stage."""
@@ -298,6 +340,25 @@ class StageGraphs:
         p = self.question.model.system.p
         found = ca.SX(ca.substitute([found], [p], [self.p])[0]) if p.numel() else found
         return exchanged(found, self.named)
+
+
+def squares_in(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
+    """Return the summands (factor, row) of a sum of factor * row**2 with positive factors; None if it is no such."""
+    op = expression.op()
+    if expression.is_constant():
+        return []
+    if op == ca.OP_SQ:
+        return [(1.0, expression.dep(0))]
+    parts = [expression.dep(i) for i in range(expression.n_dep())]
+    if op == ca.OP_ADD:
+        both = [squares_in(part) for part in parts]
+        return None if None in both else [row for of in both for row in of or ()]
+    at = next((i for i, part in enumerate(parts) if part.is_constant()), 0)
+    number = float(parts[at]) if len(parts) == 2 and parts[at].is_constant() else 0.0
+    over = 1.0 / number if number and at else 0.0
+    factor = {ca.OP_TWICE: 2.0, ca.OP_MUL: number, ca.OP_DIV: over}.get(op, 0.0)
+    rows = squares_in(parts[-1 if op == ca.OP_TWICE else 1 - at]) if factor > 0.0 else None
+    return None if rows is None else [(factor * of, row) for of, row in rows]
 
 
 def exchanged_vector(expressions: Sequence[ca.SX], named: dict[str, ca.SX], p: ca.SX) -> ca.SX:

@@ -11,7 +11,7 @@ import numpy as np
 
 from castfit._support.status import InputError
 from castfit._support.time_limit import unwatched
-from castfit.control.terms import END, INTEGRAL
+from castfit.control.terms import END, INTEGRAL, TIME
 from castfit.integrate import IntegratorOptions
 from castfit.model.expressions import exchanged
 from castfit.model.model import Model
@@ -43,7 +43,6 @@ class PlanJudge:
     def __init__(self, question: ControlQuestion) -> None:
         self.question, system = question, question.model.system
         self.terms = [t for t in question.terms if t.kind == INTEGRAL]
-        self.ends = [t for t in question.terms if t.kind == END]
         self.names = [f"integral {i + 1} of the plan" for i in range(len(self.terms))]
         integrals = {ca.SX.sym(n): t.expression for n, t in zip(self.names, self.terms, strict=True)}
         self.model = Model(
@@ -52,23 +51,20 @@ class PlanJudge:
             parameters=_split(system.p), inputs=_split(system.u), time=system.t,
         )  # fmt: skip
         # Quantities that are no parameters may stand in expressions, by name.
-        more = [ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters]
-        self._more = [s.name() for s in more]
+        more = {q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters}
+        self._more, q = tuple(more), ca.SX(ca.vertcat(*more.values()))
 
         def over(expressions: Iterable[ca.SX]) -> ca.SX:
-            column = ca.SX(ca.vertcat(*expressions))
-            return ca.densify(exchanged(column, {s.name(): s for s in more}))
+            return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), more))
 
-        groups = (
-            [t.expression for t in self.ends],
-            *([c.expression for c in g] for g in (question.path, question.points)),
-        )
-        q = ca.SX(ca.vertcat(*more))
-        self._at = ca.Function("at", [*system.arguments, q], [over(g) for g in groups])
-        self._mapped: dict[int, Any] = {}
-        symbols = ca.SX(ca.vertcat(*(t.symbol for t in question.terms)))
-        whole = [question.objective, *(c.expression for c in question.whole)]
-        self._whole = ca.Function("whole", [symbols, system.p, q], [over(whole)])
+        along = [over(c.expression for c in of) for of in (question.path, question.points)]
+        self._along: Any = ca.Function("along", [*system.arguments, q], along)
+        self._ends: Any = ca.Function("ends", [*system.arguments, q],
+                                 [over(t.expression for t in question.terms if t.kind == END)])  # fmt: skip
+        symbols = [ca.SX(ca.vertcat(*(t.symbol for t in question.terms if t.kind == kind)))
+                   for kind in (INTEGRAL, END, TIME)]  # fmt: skip
+        whole = over([question.objective, *(c.expression for c in question.whole)])
+        self._whole: Any = ca.Function("whole", [*symbols, system.p, q], [whole])
 
     def integrated(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9
@@ -95,25 +91,14 @@ class PlanJudge:
         u = [inputs[n](before) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs]
         return PlanCourse(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
 
-    def at(self, course: PlanCourse, p: Array, quantities: dict[str, float]) -> tuple[Array, Array, Array]:
-        """Return end terms, path and point constraints at all times of a course, (n, ...) each."""
-        count = course.t.size
-        more = np.tile(np.array([quantities[n] for n in self._more], dtype=float)[:, None], (1, count))
-        wide = np.tile(p[:, None], (1, count))
-        if count not in self._mapped:
-            self._mapped = {count: self._at.map(count)}
-        found = self._mapped[count](course.t[None], course.x.T, course.z.T, wide, course.u.T, more)
-        ends, path, points = (np.asarray(f).T.reshape(count, -1) for f in found)
-        return ends, path, points
-
-    def whole(self, course: PlanCourse, p: Array, quantities: dict[str, float], horizon: float) -> Array:
-        """Return the objective and the constraints of the horizon as a whole, as integrated."""
-        ends = self.at(course, p, quantities)[0][-1]
-        known = {id(t): v for t, v in zip(self.ends, ends.tolist(), strict=True)}
-        known |= {id(t): v for t, v in zip(self.terms, course.integrals[-1].tolist(), strict=True)}
-        values = np.array([known.get(id(t), horizon) for t in self.question.terms], dtype=float)
+    def judged(self, course: PlanCourse, p: Array, quantities: dict[str, float], horizon: float) -> tuple[Array, ...]:
+        """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
         more = np.array([quantities[n] for n in self._more], dtype=float)
-        return np.asarray(self._whole(values, p, more)).ravel()
+        along = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, more)
+        ends = self._ends(course.t[-1], course.x[-1], course.z[-1], p, course.u[-1], more)
+        time = [horizon] * self._whole.size1_in(2)
+        whole = np.asarray(self._whole(course.integrals[-1], ends, time, p, more)).ravel()
+        return whole, *(np.asarray(f).T.reshape(course.t.size, -1) for f in along)
 
 
 def _split(column: ca.SX) -> list[ca.SX]:

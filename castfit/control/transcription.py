@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
 
-from castfit.control.grid import StageGrid
+from castfit.control.gauss_newton import SquaresSolver
 from castfit.control.program import Program, ProgramLayout, lay_out
-from castfit.control.stages import StageGraphs, StageMethod, StageRows
+from castfit.control.stages import StageGraphs, StageMethod
+from castfit.control.terms import INTEGRAL
 from castfit.experiment.inputs import Input
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
+    from castfit.control.grid import StageGrid
     from castfit.control.question import ControlQuestion
     from castfit.control.trajectory import PlanCourse
     from castfit.control.units import PlanUnits
@@ -61,71 +63,38 @@ class PlanDecision:
 
 
 class TranscribedPlan:
-    """A question on a grid; `solve` it, `decided` reads what was decided."""
+    """A question on a grid: its `program`, where that starts, and `decided`, which reads what was decided."""
 
     def __init__(
-        self, question: ControlQuestion, method: StageMethod, grid: StageGrid, units: PlanUnits,
-        graphs: StageGraphs | None = None, row_units: dict[str, float] | None = None,
+        self, question: ControlQuestion, method: StageMethod, grid: StageGrid, units: PlanUnits | None,
+        graphs: StageGraphs | None = None,
     ) -> None:  # fmt: skip
-        self.question, self.method, self.grid, self.units = question, method, grid, units
+        self.question, self.method, self.grid = question, method, grid
         self.graphs = StageGraphs(question, method) if graphs is None else graphs
         self.layout: ProgramLayout = lay_out(self.graphs, grid.used(question), len(question.scenarios))
         self.numbers = grid.numbers(question)
-        self._errors: ca.Function | None = None
-        self.row_units = {} if row_units is None else row_units  # of constraints, by name
-
-    @cached_property
-    def _rows(self) -> list[StageRows]:
-        """All rows of the program."""
-        question, graphs = self.question, self.graphs
-        times = self.grid.times(question.start, question.horizon)
-        rows = [graphs.initial(), graphs.equations, *graphs.path(), *graphs.points(times), *graphs.whole()]
-        if question.worst:
-            graph = graphs.objective()[1] - graphs.slack[0]
-            rows.append(StageRows("the worst case", graph, np.array([-np.inf]), np.zeros(1), (self.grid.stages - 1,)))
-        return rows
+        self.units = cast("PlanUnits", units)  # None where only times and first states are asked for
+        kinds = [t for t in question.terms if t.kind == INTEGRAL]
+        self.carried = [kinds.index(t) for t in self.graphs.carried]  # among all integrals
 
     @cached_property
     def program(self) -> Program:
         """The nonlinear program."""
-        question, graphs = self.question, self.graphs
-        prices = np.zeros(graphs.slack.numel())
-        terms: list[tuple[ca.SX, tuple[int, ...] | None]] = []
-        if question.worst:
-            prices[0] = 1.0
-        else:
-            per_stage, end = graphs.objective()
-            terms = [(end, (self.grid.stages - 1,)), *([(per_stage, None)] if graphs.summed else [])]
-        if question.soft is not None:
-            prices[int(question.worst) :] = question.soft
-        units = [self._row_unit(r) for r in self._rows]
-        return Program(graphs, self.layout, self.numbers, terms, self._rows, self._scale(), units, prices)
+        rows = self.graphs.rows(self.grid.times(self.question.start, self.question.horizon))
+        return Program(
+            self.graphs,
+            self.layout,
+            self.numbers,
+            self.graphs.objective(),
+            rows,
+            self._scale(),
+            self.graphs.curvature(),
+        )
 
-    def measure(self, x: Array, P: Array) -> None:
-        """Find the units of constraints: by how much they move with variables x (n,) that move by their own units."""
-        graphs, scale = self.graphs, self._scale()
-        for rows in self._rows:
-            if rows.states:
-                continue
-            slope = ca.Function("slope", [graphs.y, graphs.e, graphs.P], [ca.jacobian(rows.graph, graphs.y)])
-            evaluate: Any = slope
-            size = 0.0
-            for k in np.unique(np.linspace(0, self.grid.stages - 1, 5).astype(int)) if rows.columns is None else [
-                c % self.grid.stages for c in rows.columns]:  # fmt: skip
-                at = self.layout.at[0][k]
-                found = np.abs(np.asarray(ca.DM(evaluate(x[at], self.numbers[k], P[0])), dtype=float)) * scale[at]
-                size = max(size, float(np.max(found[np.isfinite(found)], initial=0.0)))
-            self.row_units[rows.name] = max(size, self.row_units.get(rows.name, 0.0))
-
-    def objective_size(self, x: Array, P: Array) -> float:
-        """Return the size of the objective near x: the largest of its values and slopes; 1 if it has none.
-
-        Near it, too: a sum of squares may have neither where everything is zero.
-        """
-        moved = x.copy()
-        moved[self.layout.inputs] += self.units.values
-        sizes = [s for at in (x, moved) for s in (abs(self.program.values(at, P)[0]), self.program.slope_size(at, P))]
-        return max([s for s in sizes if np.isfinite(s)], default=0.0) or 1.0
+    @cached_property
+    def squares(self) -> SquaresSolver:
+        """Gauss and Newton's method for the program."""
+        return SquaresSolver(self.program)
 
     def bounds(self) -> tuple[Array, Array]:
         """Return the bounds of all variables, (n,) each."""
@@ -186,90 +155,77 @@ class TranscribedPlan:
         every = np.concatenate([np.concatenate([edges[:-1, None], between], axis=1).ravel(), edges[-1:]])
         return every, np.arange(m + 2, dtype=np.intp)[None] + (m + 1) * np.arange(K, dtype=np.intp)[:, None]
 
-    def filled(self, decision: PlanDecision, courses: Sequence[PlanCourse | None], initial: Array) -> Array:
-        """Return variables with states from courses at `times`; where there is none, at their initial values."""
-        layout, graphs = self.layout, self.graphs
+    def filled(self, decision: PlanDecision, tables: Sequence[tuple[Array, Array]]) -> Array:
+        """Return variables with states from tables: times (n,), and states, integrals among them, (n, n_s + n_z)."""
+        layout, n_s, (times, place) = self.layout, self.graphs.n_s, self.times(decision)
         x = np.zeros(layout.size)
         x[layout.inputs], x[layout.quantities] = decision.values, self.sought(decision)
-        _, place = self.times(decision)
         chosen = place[:, 1:] if self.method.scheme == "radau" else place[:, 1:-1]  # the last point is the end
-        kinds = [i for i, t in enumerate(t for t in self.question.terms if t.kind == "integral") if t in graphs.carried]
-        for i, course in enumerate(courses):
-            if course is None:
-                z = self.question.algebraic_guess
-                x[layout.nodes[i][:, : graphs.n_x]] = initial[i]
-                each = np.concatenate([initial[i], np.zeros(len(graphs.carried)), z])
-                x[layout.inner[i]] = np.tile(each, layout.inner[i].shape[1] // max(each.size, 1)) if graphs.n_w else 0.0
-                continue
-            states = np.concatenate([course.x, course.integrals[:, kinds]], axis=1)
-            x[layout.nodes[i]] = states[np.append(place[:, 0], place[-1, -1])]
-            if graphs.n_w:
-                both = np.concatenate([states, course.z], axis=1)
-                x[layout.inner[i]] = both[chosen].reshape(self.grid.stages, -1)
+        for i, (at, values) in enumerate(tables):
+            columns: list[Any] = [np.interp(times, at, column) for column in values.T]
+            every: Array = np.stack(columns, axis=1)
+            x[layout.nodes[i]] = every[np.append(place[:, 0], place[-1, -1])][:, :n_s]
+            if self.graphs.n_w:
+                x[layout.inner[i]] = every[chosen].reshape(self.grid.stages, -1)
         return x
 
-    def onto(self, x: Array, finer: TranscribedPlan, shift: float = 0.0) -> Array:
-        """Return the same polynomials, a part of the horizon later, as variables of another grid."""
-        table, graphs = self.method.table, self.graphs
-        assert table is not None
-        out, new, old = np.zeros(finer.layout.size), finer.layout, self.layout
-        out[new.inputs], out[new.quantities], out[new.slack] = x[old.inputs], x[old.quantities], x[old.slack]
-        edges = finer.grid.edges
-        points = np.minimum(edges[:-1, None] + np.diff(edges)[:, None] * table.points + shift, 1.0)
-        edges = np.minimum(edges + shift, 1.0)
-        for i in range(len(old.at)):
-            for at, to in ((edges, new.nodes[i]), (points.ravel(), new.inner[i])):
-                stage = np.clip(np.searchsorted(self.grid.edges, at, side="left") - 1, 0, self.grid.stages - 1)
-                tau = (at - self.grid.edges[stage]) / np.diff(self.grid.edges)[stage]
-                w = x[old.inner[i]].reshape(self.grid.stages, table.degree, -1)
-                y = np.concatenate([x[old.nodes[i]][:-1, None], w[:, :, : graphs.n_s]], axis=1)[stage]
-                states = np.einsum("mj,mje->me", table.state_basis(tau), y)
-                if to is new.nodes[i]:
-                    out[to] = states
-                    continue
-                z = np.einsum("mj,mje->me", table.algebraic_basis(tau), w[stage][:, :, graphs.n_s :])
-                out[to] = np.concatenate([states, z], axis=1).reshape(to.shape)
+    def begun(self, decision: PlanDecision, courses: Sequence[PlanCourse | None], initial: Array) -> Array:
+        """Return variables with states from courses; where there is none, with those at the start (scenarios, n_x)."""
+        tables: list[tuple[Array, Array]] = []
+        for course, x in zip(courses, initial, strict=True):
+            still = np.concatenate([x, np.zeros(len(self.carried)), self.question.algebraic_guess])
+            columns = [] if course is None else [course.x, course.integrals[:, self.carried], course.z]
+            tables.append((np.zeros(1), still[None]) if course is None else (course.t, np.concatenate(columns, axis=1)))
+        return self.filled(decision, tables)
+
+    def tables(self, x: Array, decision: PlanDecision) -> list[tuple[Array, Array]]:
+        """Return the states of variables x (n,) as tables, for `filled`; multiple shooting has nodes only."""
+        n_s, K, d = self.graphs.n_s, self.grid.stages, self.method.points.size
+        edges = self.grid.times(self.question.start, decision.horizon(self.question))
+        times = edges[:-1, None] + np.diff(edges)[:, None] * np.append(0.0, self.method.points)
+        out: list[tuple[Array, Array]] = []
+        for nodes, inner in zip(x[self.layout.nodes], x[self.layout.inner], strict=True):
+            w = inner.reshape(K, d, n_s + self.graphs.n_z)
+            first = np.concatenate([nodes[:-1], w[:, 0, n_s:]], axis=1) if d else nodes[:-1]
+            both = np.concatenate([first[:, None], w], axis=1)
+            last = np.concatenate([nodes[-1], both[-1, -1, n_s:]])
+            out.append((np.append(times, edges[-1]), np.concatenate([both.reshape(-1, last.size), last[None]])))
         return out
 
     def errors(self, x: Array, P: Array, unit: float) -> Array:
         """Return the relative error of each stage, (K,), as above; integrals in a unit of the objective."""
-        graphs, table = self.graphs, self.method.table
-        assert table is not None
-        if self._errors is None:
-            nodes, weights = np.polynomial.legendre.leggauss(table.degree + _FINER)
-            n, total = graphs.n_s + graphs.n_z, ca.SX(graphs.n_s + len(graphs.summed), 1)
-            inner = ca.reshape(graphs.w, n, table.degree)
-            every = ca.horzcat(graphs.s, inner[: graphs.n_s, :])
-            for tau, weight in zip(0.5 * (1 + nodes), 0.5 * weights, strict=True):
-                state = ca.mtimes(every, ca.DM(table.state_basis(tau)))
-                z = ca.mtimes(inner[graphs.n_s :, :], ca.DM(table.algebraic_basis(tau)))
-                rate, _, integrand = graphs.rates(graphs.place(float(tau), state, z))
-                total += float(weight) * graphs.h * ca.vertcat(rate, integrand)
-            change = ca.vertcat(graphs.end.x - graphs.s, graphs.integrals)
-            self._errors = ca.Function("errors", [graphs.y, graphs.e, graphs.P], [ca.densify(total - change)])
+        graphs, K = self.graphs, self.grid.stages
         units = np.concatenate([self.units.states, np.full(len(graphs.summed), unit)])
-        worst = np.zeros(self.grid.stages)
-        for i, row in enumerate(P):
-            found = self._errors.map(self.grid.stages)(x[self.layout.at[i]].T, self.numbers.T,
-                                                         np.tile(row[:, None], (1, self.grid.stages)))  # fmt: skip
+        worst = np.zeros(K)
+        for at, row in zip(self.layout.at, P, strict=True):
+            found = self._errors.map(K)(x[at].T, self.numbers.T, np.tile(row[:, None], (1, K)))
             worst = np.maximum(worst, np.max(np.abs(np.asarray(found)) / units[:, None], axis=0, initial=0.0))
         return worst
 
+    @cached_property
+    def _errors(self) -> Any:
+        graphs, table = self.graphs, self.method.table
+        assert table is not None
+        nodes, weights = np.polynomial.legendre.leggauss(table.degree + _FINER)
+        n, total = graphs.n_s + graphs.n_z, ca.SX(graphs.n_s + len(graphs.summed), 1)
+        inner = ca.reshape(graphs.w, n, table.degree)
+        every = ca.horzcat(graphs.s, inner[: graphs.n_s, :])
+        for tau, weight in zip(0.5 * (1 + nodes), 0.5 * weights, strict=True):
+            state = ca.mtimes(every, ca.DM(table.state_basis(tau)))
+            z = ca.mtimes(inner[graphs.n_s :, :], ca.DM(table.algebraic_basis(tau)))
+            rate, _, integrand = graphs.rates(graphs.place(float(tau), state, z))
+            total += float(weight) * graphs.h * ca.vertcat(rate, integrand)
+        change = ca.vertcat(graphs.end.x - graphs.s, graphs.integrals)
+        return ca.Function("errors", [graphs.y, graphs.e, graphs.P], [ca.densify(total - change)])
+
     def _scale(self) -> Array:
-        scale = np.ones(self.layout.size)
-        scale[self.layout.inputs], scale[self.layout.quantities] = self.units.values, self.units.quantities
-        both = np.concatenate([self.units.states, self.units.algebraic])
-        for nodes, inner in zip(self.layout.nodes, self.layout.inner, strict=True):
-            scale[nodes] = self.units.states
-            if inner.shape[1]:
-                scale[inner] = np.tile(both, inner.shape[1] // both.size)
+        scale, units, layout = np.ones(self.layout.size), self.units, self.layout
+        scale[layout.inputs], scale[layout.quantities] = units.values, units.quantities
+        scale[layout.nodes] = units.states
+        if layout.inner.size:
+            scale[layout.inner] = np.tile(np.concatenate([units.states, units.algebraic]), self.method.degree)
+        if self.question.soft is not None:
+            sizes = [max((abs(b) for b in (c.lower, c.upper) if np.isfinite(b)), default=0.0) or 1.0
+                     for c in self.question.path]  # fmt: skip
+            scale[layout.slack[int(self.question.worst) :]] = sizes
         return scale
-
-    def _row_unit(self, rows: StageRows) -> Array:
-        if rows.states:
-            return np.array([1.0 if i < 0 else self.units.states[i] for i in rows.states])
-        return np.full(rows.lower.size, self.unit_of(rows.name, *rows.lower, *rows.upper))
-
-    def unit_of(self, name: str, *bounds: float) -> float:
-        """Return the unit of a constraint: that of its bounds, or of what moves it."""
-        return max((abs(b) for b in bounds if np.isfinite(b)), default=0.0) or self.row_units.get(name) or 1.0

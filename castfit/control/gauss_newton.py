@@ -1,0 +1,97 @@
+"""Sums of squares by Gauss and Newton's method: a quadratic program at each point, its curvature that of the squares.
+
+Where the objective adds up squares, or is quadratic in states and inputs, B = sum J' Q J, with the slopes J of what is
+squared, is its curvature without that of the equations:
+
+    minimise  grad f' d + 1/2 d' B d     subject to  lower <= g + G d <= upper,  bounds of x + d
+
+The program is sparse and its factorization linear in the number of stages, as a Riccati recursion is; an interior point
+method (PIQP) solves it with all its bounds.  Steps are judged by  f + mu |violations|_1  with mu above the multipliers
+(Han 1977).  Near a solution one or two programs do what IPOPT takes five to ten factorizations for; far from it, where
+a program has no solution or steps do not shrink, nothing is returned, and IPOPT is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import casadi as ca
+import numpy as np
+import scipy.sparse
+from scipy.sparse.linalg import splu
+
+from castfit._support.status import Status
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+    from castfit._support.time_limit import Watch
+    from castfit.control.program import Program, ProgramSolution
+
+_HALVINGS = 8
+_FEASIBLE = 1e-8  # violation of rows, in their units
+_PROMISED, _NOTHING = 1e-8, 1e-8  # of the objective: a step that promises less leaves it as it is; what is about zero
+_OPTIONS: dict[str, Any] = {"error_on_fail": False, "print_time": False, "piqp": {"max_iter": 40}}
+
+
+class SquaresSolver:
+    """The method for one program; `applies` to sums of squares and convex quadratic objectives."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._solver: Any = None
+        if program.curvature is not None and ca.has_conic("piqp"):
+            pattern = {"h": program.curvature.sparsity_out(0), "a": program.functions[2].sparsity_out(1)}
+            self._solver = ca.conic("squares", "piqp", pattern, _OPTIONS)
+
+    def applies(self, x: Array, P: Array) -> bool:
+        """Tell whether curvature is positive: the pivots of B, and hardly more, then are, whatever their order."""
+        if self._solver is None:
+            return False
+        B: Any = self.program.curvature(x / self.program.scale, self.program.numbers(P)).sparse()
+        little = 1e-9 * float(np.abs(B.data).max(initial=1e-300)) * scipy.sparse.identity(B.shape[0])
+        options = {"SymmetricMode": True}
+        factor: Any = cast("Any", splu)((B + little).tocsc(), "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
+        return bool((factor.U.diagonal() > 0.0).all())
+
+    def solve(
+        self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Watch, most: int
+    ) -> ProgramSolution | None:
+        """Take at most so many steps from x (n,); None where they do not end at a solution.
+
+        size : by which the objective is divided
+        """
+        program, p, scale = self.program, self.program.numbers(P), self.program.scale
+        low, high, (lbg, ubg) = lower / scale, upper / scale, program.limits
+        y, mu = np.clip(x / scale, low, high), 0.0
+        f, g = program.values(y * scale, P)
+        violated = _violations(g, lbg, ubg)
+        for i in range(most):
+            slope: Any = program.functions[1](y, p)[1]
+            G: Any = program.functions[2](y, p)[1]
+            B = program.curvature(y, p)
+            found: Any = self._solver(
+                h=B / size, g=slope / size, a=G, lba=lbg - g, uba=ubg - g, lbx=low - y, ubx=high - y
+            )
+            if watch.cause is not None or not self._solver.stats()["success"]:
+                return None
+            d: Array = np.asarray(found["x"], dtype=float).ravel()
+            multipliers: Array = np.asarray(found["lam_a"], dtype=float).ravel()
+            promised = float(np.asarray(slope).ravel() @ d) / size
+            if violated.max(initial=0.0) <= _FEASIBLE and abs(promised) <= _PROMISED * max(abs(f) / size, _NOTHING):
+                return program.ended(y * scale, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
+            mu = max(mu, 1.1 * float(np.max(np.abs(multipliers), initial=0.0)))
+            merit, falls = f / size + mu * violated.sum(), promised - mu * violated.sum()
+            for halving in range(_HALVINGS):
+                part = 0.5**halving
+                f, g = program.values((y + part * d) * scale, P)
+                violated = _violations(g, lbg, ubg)
+                if f / size + mu * violated.sum() <= merit + 1e-4 * part * falls + 1e-12 * abs(merit):
+                    break
+            else:
+                return None
+            y = y + part * d
+        return None
+
+
+def _violations(g: Array, lower: Array, upper: Array) -> Array:
+    return np.maximum(np.maximum(lower - g, g - upper), 0.0)

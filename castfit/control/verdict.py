@@ -1,0 +1,190 @@
+"""What was found, and what the integrated model says of it: objective, constraints, and where inputs are loose."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.status import Status
+from castfit.control.determinacy import LITTLE, freedom
+from castfit.control.plan import Plan, PlanConstraint, PlanPurpose
+from castfit.control.question import HORIZON
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask
+    from castfit.control.program import ProgramSolution
+    from castfit.control.trajectory import PlanCourse
+    from castfit.control.transcription import PlanDecision, TranscribedPlan
+    from castfit.problem.constraints import Constraint
+
+BETWEEN = (0.25, 0.5, 0.75)
+"""Parts of a stage at which constraints are looked at, besides its points."""
+
+_CONFIRMED = 1e-4  # of the objective's and a constraint's size: what the integrated model may differ by
+_NOTHING = 1e-8  # of the objective's size at the start: below it is about zero
+_LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
+
+_SENTENCES = {
+    Status.DIVERGING: (
+        "The objective seems to have no minimum: the variables grow without limit. Bound the inputs, "
+        "cf.Input.free(..., bounds=...), or let the objective contain what they cost."
+    ),
+    Status.MAX_ITERATIONS: "The iteration limit was reached; give cf.Ipopt(max_iter=...), or another guess.",
+    Status.MAX_TIME: "The time limit was reached; this is where the search stood.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FoundPlan:
+    """A solution with numbers P (scenarios, n_P), what was decided, and how the integrated model does under it.
+
+    p : parameters of the scenarios (scenarios, n_p)
+    courses, judged : of each scenario, None where the model could not be integrated
+    size : of the objective at the start
+    iterations, solvers : of everything that led here
+    """
+
+    on: TranscribedPlan
+    solution: ProgramSolution
+    P: Array
+    decision: PlanDecision
+    p: Array
+    courses: list[PlanCourse | None]
+    judged: list[tuple[Array, ...] | None]
+    size: float
+    iterations: int
+    solvers: tuple[str, ...]
+
+    @cached_property
+    def objective(self) -> float:
+        """The objective of the program, without what violations cost."""
+        question = self.on.question
+        slack = self.solution.x[self.on.layout.slack[int(question.worst) :]]
+        return self.solution.objective - (question.soft or 0.0) * float(slack.sum())
+
+    @cached_property
+    def integrated(self) -> float:
+        """The objective as the integrated model has it; NaN where it could not be integrated."""
+        each = [np.nan if of is None else float(of[0][0]) for of in self.judged]
+        return float(np.max(each) if self.on.question.worst else np.mean(each))
+
+    @cached_property
+    def differs(self) -> float:
+        """By how much both differ, relative to the larger one."""
+        largest = max(abs(self.objective), abs(self.integrated), _NOTHING * self.size)
+        apart = abs(self.objective - self.integrated) / largest
+        return apart if np.isfinite(apart) else np.inf
+
+    @cached_property
+    def apart(self) -> float:
+        """By how much nodes and the integrated states are apart, at most, in the states' units."""
+        on, n_x = self.on, self.on.question.model.system.x.numel()
+        _, place = on.times(self.decision, BETWEEN)
+        edges, nodes = np.append(place[:, 0], place[-1, -1]), self.solution.x[on.layout.nodes][:, :, :n_x]
+        gaps = [np.abs(c.x[edges] - s) for c, s in zip(self.courses, nodes, strict=True) if c is not None]
+        return float(np.max(gaps / on.units.states[:n_x], initial=0.0))
+
+    def violated(self) -> Mask:
+        """Tell in which stages a path constraint is violated between its points."""
+        on, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
+        _, place = on.times(self.decision, BETWEEN)
+        for of in self.judged if on.question.soft is None else ():
+            for c, values in zip(on.question.path, of[1].T if of is not None else (), strict=of is not None):
+                excess = np.maximum(c.lower - values, values - c.upper) > 1e-6 * on.program.units[c.name]
+                out |= excess[place[:, 1:]].any(axis=1)
+        return out
+
+    def constraints(self) -> dict[str, PlanConstraint]:
+        """Return all constraints as the integrated model keeps them, over all scenarios."""
+        question, held = self.on.question, dict[str, list[Any]]()
+        every = (*question.path, *question.points, *question.whole)
+        for course, of in zip(self.courses, self.judged, strict=True):
+            if course is None or of is None:
+                continue
+            whole, path, points = of
+            for c, values in zip(every, (*path.T, *points.T, *whole[1:, None]), strict=True):
+                if c in question.path:  # of the given initial states nothing is decided
+                    chosen = values[int(not ca.depends_on(c.expression, question.model.system.u)) :]
+                elif isinstance(c.times, tuple):
+                    chosen = values[[int(np.argmin(np.abs(course.t - t))) for t in c.times]]
+                else:
+                    chosen = values
+                held.setdefault(c.name, []).append(chosen)
+        return {c.name: _kept(c, np.concatenate(held[c.name])) for c in every if c.name in held}
+
+    def undetermined(self, sentences: list[str]) -> dict[str, Array]:
+        """Return by how much values of inputs can change that are hardly determined; say where these are."""
+        question, on, solution, offset = self.on.question, self.on, self.solution, 0
+        eps, out = LITTLE * max(abs(solution.objective), _NOTHING * self.size), dict[str, Any]()
+        every = freedom(on.program, solution.x, self.P, solution.multipliers, eps, *on.bounds())
+        if every is None:
+            return out
+        for name, u in question.free_inputs.items():
+            values = every[offset : offset + u.size]
+            own = solution.x[offset : offset + u.size]
+            span = u.upper - u.lower if np.isfinite(u.upper - u.lower) else float(np.ptp(own))
+            loose = np.flatnonzero(values > _LOOSE * span) if span > 0.0 else np.empty(0, dtype=np.intp)
+            offset += u.size
+            if loose.size:
+                out[name] = np.minimum(values, span)
+                edges = u.edges(question.start, self.decision.horizon(question))
+                first, last = edges[loose[0]], edges[min(loose[-1] + 1, edges.size - 1)]
+                sentences.append(
+                    f"'{name}' is hardly determined: {loose.size} of its {u.size} values, between {first:.4g} and "
+                    f"{last:.4g}, can change by more than a twentieth of its range while the objective changes by "
+                    "1e-8 of its size (to second order); the objective is reliable there, the shape of the input is "
+                    "not."
+                )
+        return out
+
+
+def told(found: FoundPlan, planner: Any, begun: float, *, looking: bool = True) -> Plan:
+    """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
+    on, solution, decision = found.on, found.solution, found.decision
+    question, model, status = on.question, on.question.model, solution.status
+    held, differs = found.constraints(), found.differs
+    sentences = [_SENTENCES.get(status, status.sentence)]
+    if status is Status.INFEASIBLE:
+        worst = f" Worst: {solution.worst}." if solution.worst else ""
+        sentences = [f"No inputs were found that keep all constraints.{worst} Widen them, or give soft=."]
+    soft = {c.name for c in question.path} if question.soft is not None else set[str]()
+    broken = [c.name for c in held.values() if c.violation > _CONFIRMED * on.program.units[c.name]]
+    if soft.intersection(broken):
+        sentences.append("Soft constraints are violated, as the table says.")
+    if status.success:
+        said, hard = len(sentences), [name for name in broken if name not in soft]
+        if any(c is None for c in found.courses):
+            sentences.append("The model could not be integrated under these inputs.")
+        elif differs > _CONFIRMED:
+            sentences.append(f"The integrated model gives {found.integrated:.6g} instead of {found.objective:.6g}.")
+        if hard:
+            sentences.append(f"The integrated model does not keep {', '.join(hard)}.")
+        if len(sentences) > said:
+            status = Status.INACCURATE
+            sentences.append("Give more elements, cf.Collocation(elements=...), or a finer tolerance.")
+        else:
+            kept = " and keeps the constraints" if held and not broken else ""
+            sentences.append(f"The model, integrated under these inputs, gives this objective within "
+                             f"{max(differs, 1e-15):.0e} of its size{kept}.")  # fmt: skip
+    undetermined = found.undetermined(sentences) if status.success and looking else {}
+    courses, states = [c for c in found.courses if c is not None], dict[str, Any]()
+    for names, each in ((model.states, [c.x for c in courses]), (model.algebraic_states, [c.z for c in courses])):
+        states |= {n: np.squeeze(np.stack([of[:, i] for of in each]), 0) if len(each) == 1 else
+                   np.stack([of[:, i] for of in each]) for i, n in enumerate(names) if each}  # fmt: skip
+    return Plan(
+        status, " ".join(sentences), found.objective, found.integrated, decision.horizon(question),
+        decision.inputs(question), courses[0].t if courses else on.times(decision)[0], states,
+        {n: v for n, v in decision.named(question).items() if n != HORIZON}, held, undetermined, on.grid.stages,
+        found.iterations, ", then ".join(found.solvers), time.process_time() - begun, PlanPurpose.of(question), planner,
+        found,
+    )  # fmt: skip
+
+
+def _kept(c: Constraint, values: Array) -> PlanConstraint:
+    least, greatest = float(values.min()), float(values.max())
+    return PlanConstraint(c.name, c.lower, c.upper, least, greatest, max(c.lower - least, greatest - c.upper, 0.0))
