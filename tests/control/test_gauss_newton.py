@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -64,7 +66,7 @@ def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
     assert plan.solver.startswith("IPOPT")
     elsewhere = {"x": 0.7, "v": 0.2}
     again = plan.again(elsewhere)
-    monkeypatch.setattr("castfit.control.control._STEPS", 1)
+    monkeypatch.setattr(sys.modules["castfit.control.control"], "_STEPS", 1)
     other = plan.again(elsewhere)
     assert (again.solver, other.solver) == ("Gauss-Newton", "IPOPT")
     assert other.success, other.message
