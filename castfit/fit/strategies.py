@@ -21,7 +21,7 @@ only has to lead near an optimum, at the accuracy of a search (`Strategy.lead`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -31,7 +31,7 @@ from castfit._support.arguments import is_one_of
 from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
-from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, started_from, with_states
+from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, judge, started_from, with_states
 from castfit.fit.choice import DOWN, Prospect, available_memory, prices, size_of
 from castfit.fit.verification import tighter
 from castfit.solve.gauss_newton import GaussNewton
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.fit.start.search_problem import Scene
     from castfit.problem.compiled_problem import Posed
-    from castfit.solve.staged import Array, Linearization, StagedProblem
+    from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem
 
 FIRST = "the start"
 """What the first search is called among the strategies of a fit."""
@@ -298,26 +298,62 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
 
 
 def never_above_start(run: FitRun, ended: SearchEnd, asked: Transcription, theta: Array) -> SearchEnd:
-    """Go down from the start theta in a box where a search came to its end above the cost of the start itself.
+    """Return what is not above the start theta, simulated.
 
-    Least squares, of which likelihoods begin, may lead into another valley than the one where the start is.
+    Least squares, of which likelihoods begin, may lead into another valley than the one where the start is: then a box
+    leads down from there.  Where there is no time for that the start itself is the best that is known.
     """
     best = ended.attempt
     exact = best.linear.ok and bool((best.linear.sigma <= _EXACT * best.staged.least_sigma).any())
-    tried = run.problem.least_squares and BOX.words in run.strategies
-    if not run.retry or best.ended or exact or tried or run.remaining <= 0:
+    tried = run.problem.least_squares and BOX.words in run.strategies and not best.ended
+    if not run.retry or exact or tried:
         return ended
-    with suppress(Stopped):
-        whole = _simulated(run, asked, theta)
+    lower = _lower_start(run, best, asked, theta)
+    if lower is None:
+        return ended
+    whole, at = lower
+    if not best.ended and run.remaining > 0:
+        with suppress(Stopped):
+            found = BOX.descended(run, SingleShooting(asked.integrator), theta)
+            if found.linear.ok and found.linear.cost <= at.cost + _LOWER * (1.0 + at.informing_square):
+                said = f"A search ended above its start; this was found by {BOX.words}."
+                return SearchEnd(found, (*ended.notes, said))
+    return _start_itself(run, ended, whole)
+
+
+def _lower_start(
+    run: FitRun, best: Attempt, asked: Transcription, theta: Array
+) -> tuple[StagedProblem, Evaluation] | None:
+    """Return the start theta, simulated, where it is clearly lower than what was found; else None.
+
+    Where the time is over nothing is built for this: a search has begun at the simulated start, or at states that data
+    say.
+    """
+    over = best.ended or run.remaining <= 0
+    with suppress(Stopped), unwatched() if over else nullcontext():
+        whole = _known(run, theta) if over else _simulated(run, asked, theta)
+        if whole is None:
+            return None
         at, there = whole.evaluate(whole.start), best.linear
         if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
             there = whole.evaluate(best.theta)  # what does not join may cost anything
-        if not at.ok or (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
-            return ended
-        found = BOX.descended(run, SingleShooting(asked.integrator), theta)
-        if found.linear.ok and not (there.ok and found.linear.cost >= there.cost):
-            return SearchEnd(found, (*ended.notes, f"A search ended above its start; this was found by {BOX.words}."))
-    return ended
+        if at.ok and not (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
+            return whole, at
+    return None
+
+
+def _start_itself(run: FitRun, ended: SearchEnd, whole: StagedProblem) -> SearchEnd:
+    """Return the start as the end of a search that came no lower in its time."""
+    run.say("no search came as low as the start itself, which is given")
+    still = np.zeros(whole.layout.n_v, dtype=np.int8)
+    found = ended.attempt.solution
+    status = Status.MAX_TIME if found.status.success else found.status
+    solution = replace(found, v=whole.start, status=status, detail="", active=still)
+    with unwatched():  # it takes an evaluation or two
+        solution, linear = judge(whole, solution)
+    staging = SolveStaging(SingleShooting(ended.attempt.transcription.integrator), whole, FIRST)
+    note = "No search came as low as its start in this time; the start is given."
+    return SearchEnd(Attempt(staging, solution, linear, None), (*ended.notes, note))
 
 
 def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]:

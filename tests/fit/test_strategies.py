@@ -227,6 +227,29 @@ def test_a_fit_is_never_worse_than_its_start(transcription):
 
 
 @dataclass(frozen=True)
+class CutOff(Astray):
+    """Ends far from where it began, for a reason that lets nothing follow."""
+
+    status: Status
+
+    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        return replace(super().solve(staged, control, warm=warm), status=self.status)
+
+
+@pytest.mark.parametrize("transcription", [None, "single", "multiple", "collocation"])
+@pytest.mark.parametrize("status", [Status.MAX_TIME, Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK])
+def test_a_fit_that_is_cut_off_is_never_worse_than_its_start(transcription, status):
+    problem = brusselator(3)
+    start = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False)
+    found = cf.fit(problem, transcription, CutOff(status))
+    assert found.status is status
+    assert found.chi2 <= start.chi2 * (1 + 1e-5)
+    assert found.parameters == pytest.approx(start.parameters)
+    assert "the start is given" in found.message
+    assert cf.fit(problem, transcription, CutOff(status), retry=False).chi2 > start.chi2
+
+
+@dataclass(frozen=True)
 class Halved:
     """A solver that ends far from where it began."""
 

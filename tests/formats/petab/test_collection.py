@@ -102,3 +102,14 @@ def test_optima_below_the_best_known(name):
         found = cf.petab.negative_log_likelihood(problem, values, integrator=options)
         assert found == pytest.approx(value, abs=margin)
         assert found < REFERENCES[name] - 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in TABLES if n != "Chen_MSB2009"])
+def test_a_fit_that_is_cut_off_is_not_above_the_nominal_parameters(name):
+    problem = cf.petab.load(PROBLEMS[name])
+    begun = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).objective
+    for limit in (0.5, 5.0):
+        result = cf.fit(problem, max_time=limit)
+        assert result.measure == "PEtab's objective"
+        assert result.objective <= begun + 1e-4 * (1.0 + abs(begun))
