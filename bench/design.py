@@ -1,8 +1,8 @@
 """``castfit bench design``: designs of experiments beside published ones, and beside what became of them.
 
-Published optima, in closed form where there is one; models that are to be told apart; standard deviations that were
-promised beside the scatter of repeated fits; designs for many draws, and in rounds from a wrong guess, beside certified
-bounds; and what the relaxed design costs with many candidates.
+Published optima, in closed form where there is one; subjects of a population, beside PopED; models that are to be told
+apart; standard deviations that were promised beside the scatter of repeated fits; designs for many draws, and in rounds
+from a wrong guess, beside certified bounds; and what the relaxed design costs with many candidates.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 import castfit as cf
 from castfit._support.status import check
-from castfit._support.text_tables import Sheet
 from castfit.drive.design.criteria import DCriterion
 from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
 from castfit.drive.search.compare.benchmarks import Progress
 
-from .table import Kind, Report, collected, number_mistakes, record
+from .table import CaseRow, Kind, Report, cases, number_mistakes
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -35,18 +34,12 @@ _REPEATS = 200  # of experiments that are simulated and fitted again
 _SEQUENCES = 20  # of rounds from a wrong guess
 _RATES = np.array([0.7, 0.2])  # Box and Lucas (1959)
 _DRUG = np.array([4.298, 0.05884, 21.80])  # Atkinson, Chaloner, Herzberg and Juritz (1993): theta_1 to theta_3
+_SAMPLES = np.array([0.5, 1, 2, 6, 24, 36, 72, 120])
+_POPED = {  # PopED's vignette: relative errors, in % of variances where these vary
+    "CL": 5.096246, "V": 3.031164, "ka": 14.260384, "omega(CL)": 29.761226, "omega(V)": 36.681388,
+    "omega(ka)": 26.748640, "b": 32.011719, "a": 25.637971,
+}  # fmt: skip
 _LINE = np.linspace(0.1, 20, 200)
-
-
-@dataclass(frozen=True)
-class DesignRow:
-    """What was designed, the figure that was reached, what is right, and CPU seconds."""
-
-    case: str
-    what: str
-    reached: str
-    right: str
-    seconds: float
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -88,16 +81,16 @@ def _plane(formula: Callable[..., Any], values: dict[str, float], start: float =
     return cf.Problem(model, pilot, parameters=values)
 
 
-def published() -> Iterator[DesignRow]:
+def published() -> Iterator[CaseRow]:
     """Repeat optima that are published, or follow from a formula."""
     found, seconds = _timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
-    yield DesignRow("Box-Lucas, D", "times", _support(found, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
+    yield CaseRow("Box-Lucas, D", "times", _support(found, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
     M = found.bought.offers.information(found.counts)[0] * 0.03**2 / 3
-    yield DesignRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677", math.nan)
+    yield CaseRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677")
     rates = _plane(lambda s, V, K: V * s / (K + s), {"V": 1.0, "K": 2.0})
     concentrations = cf.Candidate(np.linspace(0.001, 20, 2000), ["y"])
     found, seconds = _timed(lambda: cf.design(rates, concentrations, budget=1, exact=False))
-    yield DesignRow("Michaelis-Menten, D", "s", _support(found, 0.5), "1.6667 (0.5), 20 (0.5)", seconds)
+    yield CaseRow("Michaelis-Menten, D", "s", _support(found, 0.5), "1.6667 (0.5), 20 (0.5)", seconds)
     drug = _plane(
         lambda t, a, b, c: c * (cf.exp(-b * t) - cf.exp(-a * t)), dict(zip("abc", _DRUG.tolist(), strict=True))
     )
@@ -113,12 +106,12 @@ def published() -> Iterator[DesignRow]:
         found, seconds = _timed(
             lambda of=criterion: cf.design(drug, cf.Candidate(grid, ["y"]), budget=1, criterion=of, exact=False)
         )
-        yield DesignRow(case, "times", _support(found, 0.2), right, seconds)
+        yield CaseRow(case, "times", _support(found, 0.2), right, seconds)
         if value:
-            yield DesignRow("", "variance", f"{found.value:.5g}", value, math.nan)
+            yield CaseRow("", "variance", f"{found.value:.5g}", value)
 
 
-def told_apart() -> Iterator[DesignRow]:
+def told_apart(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Tell models apart [Atkinson and Fedorov 1975]."""
     first = _plane(lambda t, a: 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t) + a - 1, {"a": 1.0}, -1.0)
     second = _plane(lambda t, a, b, c: a + b * t + c * t**2, dict.fromkeys("abc", 1.0), -1.0)
@@ -137,11 +130,58 @@ def told_apart() -> Iterator[DesignRow]:
         found, seconds = _timed(
             lambda p=one, r=other, g=grid: cf.design(p, g, budget=1, criterion=cf.discriminate(r), exact=False)
         )
-        yield DesignRow(case, "times", _support(found, 0.04), right, seconds)
-        yield DesignRow("", "T", f"{-found.value:.5g}", value, math.nan)
+        yield CaseRow(case, "times", _support(found, 0.04), right, seconds)
+        yield CaseRow("", "T", f"{-found.value:.5g}", value)
+    one, other = orders
+    found, seconds = _timed(
+        lambda: cf.design(
+            one, cf.Candidate(np.linspace(0, 10, 201)), budget=8, criterion=cf.discriminate(other), rng=seed
+        )
+    )
+    yield CaseRow("8 values", "misfit beyond the noise", f"{-found.value:.1f}", "91.5", seconds)
+    evenly = -found.equidistant_efficiency * found.bound
+    yield CaseRow("", "at equidistant times", f"{evenly:.1f}", "50.9")
+    at, rng, left = np.repeat(found.table["time"], found.table["count"]), np.random.default_rng(seed), list[float]()
+    for _ in range(repeats):
+        values = np.exp(-0.5 * at) + 0.03 * rng.standard_normal(at.size)
+        left.append(2 * least_squares(lambda k, y=values: (y - 1 / (1 + k * at)) / 0.03, 0.5).cost - at.size + 1)
+    yield CaseRow("", f"of {repeats} simulations", f"{np.mean(left):.1f}", f"{-found.value:.1f}")
 
 
-def promised(repeats: int, seed: int) -> Iterator[DesignRow]:
+def warfarin() -> tuple[cf.Problem, cf.Population]:
+    """Return PopED's first example: one dose by mouth; clearance, volume and absorption vary between subjects."""
+    gut, blood, conc, CL, V, ka, a, b = cf.symbols("gut blood conc CL V ka a b")
+    rates = {gut: -ka * gut, blood: ka * gut - CL / V * blood}
+    model = cf.Model(rates, parameters=[CL, V, ka], outputs={"conc": blood / V}, initial={gut: 70.0, blood: 0.0})
+    pilot = cf.Experiment({"conc": np.ones(8)}, _SAMPLES, sigma={"conc": cf.sqrt(a**2 + (b * conc) ** 2)})
+    own = {n: cf.Parameter(v, local=True) for n, v in {"CL": 0.15, "V": 8.0, "ka": 1.0}.items()}
+    noise = {n: cf.Parameter(v, lower=0, scale="log") for n, v in {"a": 0.5, "b": 0.1}.items()}
+    omega = {"CL": 0.07, "V": 0.02, "ka": 0.6}  # variances
+    population = cf.Population({n: cf.Individual(omega=math.sqrt(v)) for n, v in omega.items()})
+    return cf.Problem(model, pilot, parameters={**own, **noise}), population
+
+
+def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
+    """Repeat PopED's evaluation of 32 subjects, and choose better times."""
+    problem, population = warfarin()
+    first, seconds = _timed(lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population))
+    for name, right in _POPED.items():
+        of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
+        reached = f"{100 * of_variance * first.after[name]:.6f} %"
+        yield CaseRow("PopED's warfarin" if name == "CL" else "", f"error of {name}", reached, f"{right} %", seconds)
+        seconds = math.nan
+    grid = np.concatenate([np.arange(0.25, 4, 0.25), np.arange(4, 12), np.arange(12, 121, 4)])
+    for each in sizes:
+        chosen = cf.Candidate(grid, per_subject=each, between=True, spacing=0.05)
+        found, seconds = _timed(
+            lambda c=chosen, n=32 * 8 // each: cf.design(problem, c, budget=n, population=population)
+        )
+        better = math.exp((first.value - found.value) / 8)
+        what = f"efficiency, {32 * 8 // each} subjects x {each} chosen times; the best of {found.known.compared}"
+        yield CaseRow("", what, f"{better:.4f}", f"at most {better / found.efficiency:.4f}", seconds)
+
+
+def promised(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Fit repeated experiments again, and look how estimates scatter beside what was promised."""
     evenly = cf.Candidate(np.linspace(20 / 6, 20, 6), ["b"], together="experiment")
     best = cf.Candidate(_LINE, ["b"])
@@ -157,7 +197,7 @@ def promised(repeats: int, seed: int) -> Iterator[DesignRow]:
         for name in ("k1", "k2"):
             scatter, sd = verified.quantities[name].scatter, found.after[name] * result.values[name]
             what = f"scatter of {name}, {verified.fitted} fits; promised"
-            yield DesignRow(case if name == "k1" else "", what, f"{scatter:.5f}", f"{sd:.5f}", seconds)
+            yield CaseRow(case if name == "k1" else "", what, f"{scatter:.5f}", f"{sd:.5f}", seconds)
             seconds = math.nan
 
 
@@ -168,7 +208,7 @@ def _drug_slopes(theta: Array, times: Array) -> Array:
     return (np.stack([c * times * up, -c * times * down, down - up], -1) * theta)[:, None]
 
 
-def for_draws(seed: int, draws: int = 100) -> Iterator[DesignRow]:
+def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
     """Compare least efficiencies over draws about the values of one compartment."""
     rng, times = np.random.default_rng(seed), np.geomspace(0.02, 60, 210)
     thetas = _DRUG * np.exp(rng.standard_normal((draws, 3)) * [0.5, 0.5, 0.2])
@@ -188,18 +228,18 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[DesignRow]:
         return float(np.exp(-np.max(goal.criterion.values(offers(J).information(w)) - best) / 3))
 
     local, seconds = _timed(lambda: solved(goal, _drug_slopes(_DRUG, times)[None]))
-    yield DesignRow(f"{draws} draws", "least efficiency, design at the middle", f"{least(local.w):.3f}", "", seconds)
+    yield CaseRow(f"{draws} draws", "least efficiency, design at the middle", f"{least(local.w):.3f}", "", seconds)
     mean, seconds = _timed(lambda: solved(goal, J))
-    yield DesignRow("", "least efficiency, best on average", f"{least(mean.w):.3f}", "", seconds)
+    yield CaseRow("", "least efficiency, best on average", f"{least(mean.w):.3f}", "", seconds)
     began = time.process_time()
     first = solved(DesignGoal(DCriterion(3), best, 30.0), J)
     worst = solved(DesignGoal(DCriterion(3), best, 300.0), J, first.w)
     seconds = time.process_time() - began
     bound = f"at most {np.exp(-worst.bound / 3):.3f}"
-    yield DesignRow("", "least efficiency, best of the worst", f"{least(worst.w):.3f}", bound, seconds)
+    yield CaseRow("", "least efficiency, best of the worst", f"{least(worst.w):.3f}", bound, seconds)
 
 
-def in_rounds(repeats: int, seed: int) -> Iterator[DesignRow]:
+def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Begin with a wrong guess, and measure twelve values at once or in four rounds; efficiencies at the truth."""
     wrong, candidate = consecutive(guess=(3.0, 0.03)), cf.Candidate(_LINE, ["b"])
 
@@ -227,15 +267,15 @@ def in_rounds(repeats: int, seed: int) -> Iterator[DesignRow]:
 
     best = det(np.repeat([1.2295, 6.8577], 6))
     once, seconds = _timed(lambda: det(chosen(wrong, 12)) / best)
-    yield DesignRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{once:.2f}", "1", seconds)
+    yield CaseRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{once:.2f}", "1", seconds)
     evenly = det(np.linspace(20 / 12, 20, 12)) / best
-    yield DesignRow("", "equidistant", f"{evenly:.2f}", "1", math.nan)
+    yield CaseRow("", "equidistant", f"{evenly:.2f}", "1")
     every, seconds = _timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
     what = f"4 rounds of 3, mean and least of {repeats}"
-    yield DesignRow("", what, f"{np.mean(every):.2f}, {np.min(every):.2f}", "1", seconds)
+    yield CaseRow("", what, f"{np.mean(every):.2f}, {np.min(every):.2f}", "1", seconds)
 
 
-def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[DesignRow]:
+def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[CaseRow]:
     """Count what the relaxed design of many candidates costs; memory in a second run, which it makes slower."""
     for N, n in sizes:
         J = np.random.default_rng(seed).standard_normal((1, N, 1, n))
@@ -247,18 +287,19 @@ def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[DesignRow]:
         size = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
         what = f"gap after {found.steps} steps, {size:.0f} MB"
-        yield DesignRow(f"{N} candidates, n = {n}", what, f"{found.gap:.1e}", "0", seconds)
+        yield CaseRow(f"{N} candidates, n = {n}", what, f"{found.gap:.1e}", "0", seconds)
 
 
 def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0) -> Report:
     check(f"bench {name}", number_mistakes(starts=starts, seed=seed))
 
-    def run() -> Iterator[DesignRow]:
+    def run() -> Iterator[CaseRow]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of fits that are simulated
             for what, rows in (
                 ("published", published()),
-                ("models apart", told_apart()),
+                ("models apart", told_apart(max(starts // 2, 2), seed)),
+                ("populations", populations()),
                 ("draws", for_draws(seed)),
                 ("many candidates", many(((1000, 6), (10_000, 20)) if starts >= _SEQUENCES else ((1000, 6),), seed)),
                 (f"{starts} repeats", promised(max(starts, 2), seed)),
@@ -267,17 +308,7 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
                 progress(f"{NAME}: {what}")
                 yield from rows
 
-    rows, more = collected(run())
-    sheet = Sheet.of(
-        rows,
-        ("case", lambda row: row.case),
-        ("", lambda row: row.what),
-        (">reached", lambda row: row.reached),
-        (">right", lambda row: row.right),
-        (">CPU s", lambda row: f"{row.seconds:.2f}" if math.isfinite(row.seconds) else ""),
-        title="designs of experiments",
-    )
-    return Report((sheet,), record(name, [asdict(row) for row in rows], **more))
+    return cases(name, "designs of experiments", run())
 
 
 KIND = Kind(

@@ -13,7 +13,6 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,15 @@ import numpy as np
 
 import castfit as cf
 from castfit._support.status import check
-from castfit._support.text_tables import Sheet
 from castfit.drive.search.compare.benchmarks import Progress
 
-from .table import Kind, Report, collected, number_mistakes, record
+from .table import CaseRow, Kind, Report, cases, number_mistakes
 
 NAME = "select"
 TRUTH = {"k1": 0.6, "k2": 0.0, "k3": 0.0, "k4": 0.25}
 _LARGE = "0009"
 _SETS = 20
 _NOISE = 0.02
-
-
-@dataclass(frozen=True)
-class SelectionRow:
-    """What was compared, the figure that was reached, what is right, and CPU seconds."""
-
-    case: str
-    what: str
-    reached: str
-    right: str
-    seconds: float
 
 
 def four_terms(seed: int) -> cf.Problem:
@@ -56,7 +43,7 @@ def four_terms(seed: int) -> cf.Problem:
     return cf.Problem(model, data, parameters={n: cf.Parameter(0.3, bounds=(-1, 5)) for n in TRUTH})
 
 
-def simulated(sets: int, seed: int) -> Iterator[SelectionRow]:
+def simulated(sets: int, seed: int) -> Iterator[CaseRow]:
     """Choose among eight models of data sets of the true one."""
     began, contain, covered = time.process_time(), 0, dict.fromkeys(TRUTH, 0)
     for i in range(sets):
@@ -68,15 +55,15 @@ def simulated(sets: int, seed: int) -> Iterator[SelectionRow]:
             low, high = found.average(name).interval
             covered[name] += low <= value <= high
     seconds = time.process_time() - began
-    yield SelectionRow(
+    yield CaseRow(
         f"{sets} data sets", "AICc chooses a model that contains the true one", f"{contain}", f"{sets}", seconds
     )
     shares = ", ".join(f"{n} {100 * c / sets:.0f}" for n, c in covered.items())
     share = 100 * sum(covered.values()) / (sets * len(TRUTH))
-    yield SelectionRow("", f"intervals cover, in %: {shares}", f"{share:.1f} %", "95 %", math.nan)
+    yield CaseRow("", f"intervals cover, in %: {shares}", f"{share:.1f} %", "95 %")
 
 
-def petab_case(folder: Path) -> Iterator[SelectionRow]:
+def petab_case(folder: Path) -> Iterator[CaseRow]:
     """Carry out a case of PEtab Select."""
     import yaml
 
@@ -84,15 +71,15 @@ def petab_case(folder: Path) -> Iterator[SelectionRow]:
     began = time.process_time()
     found = cf.petab.select(folder / "petab_select_problem.yaml")
     seconds = time.process_time() - began
-    yield SelectionRow(folder.name, f"model, of {len(found.fits)} fitted", found.names[0], right["model_hash"], seconds)
+    yield CaseRow(folder.name, f"model, of {len(found.fits)} fitted", found.names[0], right["model_hash"], seconds)
     value, wanted = found.criteria[found.names[0]], right["criteria"][found.criterion]
-    yield SelectionRow("", found.criterion, f"{value:.9f}", f"{wanted:.9f}", math.nan)
+    yield CaseRow("", found.criterion, f"{value:.9f}", f"{wanted:.9f}")
     values = found[found.names[0]].values
     off = max((abs(values.get(n, math.inf) - v) for n, v in (right["estimated_parameters"] or {}).items()), default=0.0)
-    yield SelectionRow("", "largest difference of an estimate", f"{off:.1e}", "0", math.nan)
+    yield CaseRow("", "largest difference of an estimate", f"{off:.1e}", "0")
 
 
-def path_of(folder: Path) -> Iterator[SelectionRow]:
+def path_of(folder: Path) -> Iterator[CaseRow]:
     """Fit the models of the reference's path through the large case."""
     from castfit.formats.petab.selection import problem_of
 
@@ -115,8 +102,8 @@ def path_of(folder: Path) -> Iterator[SelectionRow]:
     for k, key in enumerate(sorted(problems, key=lambda k: -reference[k])):
         off = found.criteria[key] - reference[key]
         what = f"AICc of {len(ast.literal_eval(key))} estimated, {off:+.1e} (at or below)"
-        yield SelectionRow(_LARGE if k == 0 else "", what, f"{found.criteria[key]:.6f}", f"{reference[key]:.6f}", each)
-    yield SelectionRow("", f"{fits} fits in all", "", "", math.nan)
+        yield CaseRow(_LARGE if k == 0 else "", what, f"{found.criteria[key]:.6f}", f"{reference[key]:.6f}", each)
+    yield CaseRow("", f"{fits} fits in all", "", "")
 
 
 def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _SETS, seed: int = 0) -> Report:
@@ -126,7 +113,7 @@ def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _SETS
         number_mistakes(starts=starts, seed=seed) + ([] if there else [f"there is no folder '{folder}'"]),
     )
 
-    def run() -> Iterator[SelectionRow]:
+    def run() -> Iterator[CaseRow]:
         cases = sorted(p.parent for p in Path(folder).glob("*/expected.yaml")) if folder else []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of stoichiometries
@@ -136,17 +123,7 @@ def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _SETS
         progress(f"{NAME}: {starts} data sets")
         yield from simulated(starts, seed)
 
-    rows, more = collected(run())
-    sheet = Sheet.of(
-        rows,
-        ("case", lambda row: row.case),
-        ("", lambda row: row.what),
-        (">reached", lambda row: row.reached),
-        (">right", lambda row: row.right),
-        (">CPU s", lambda row: f"{row.seconds:.2f}" if math.isfinite(row.seconds) else ""),
-        title="model selection",
-    )
-    return Report((sheet,), record(name, [asdict(row) for row in rows], **more))
+    return cases(name, "model selection", run())
 
 
 KIND = Kind(

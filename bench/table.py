@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from castfit._support.arguments import option_mistakes
@@ -44,6 +45,32 @@ class Kind:
     takes: tuple[str, ...]
     run: Callable[..., Report]
     says: Callable[[str], str] = lambda name: ""
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """What was done in a case, the figure that was reached, what is right, and CPU seconds."""
+
+    case: str
+    what: str
+    reached: str
+    right: str
+    seconds: float = math.nan
+
+
+def cases(name: str, title: str, rows: Iterable[CaseRow]) -> Report:
+    """Return the report of cases beside what is right."""
+    kept, more = collected(rows)
+    sheet = Sheet.of(
+        kept,
+        ("case", lambda row: row.case),
+        ("", lambda row: row.what),
+        (">reached", lambda row: row.reached),
+        (">right", lambda row: row.right),
+        (">CPU s", lambda row: f"{row.seconds:.2f}" if math.isfinite(row.seconds) else ""),
+        title=title,
+    )
+    return Report((sheet,), record(name, [asdict(row) for row in kept], **more))
 
 
 COMMON = ("starts", "seed", "workers", "methods", "max_time")

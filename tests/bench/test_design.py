@@ -22,6 +22,22 @@ def test_what_is_published_is_reached():
         np.testing.assert_allclose(numbers(row.reached), numbers(row.right), rtol=0.012, atol=1e-4)
 
 
+def test_populations_are_poped_s():
+    rows = list(design.populations((8,)))
+    for row in rows[:8]:
+        np.testing.assert_allclose(numbers(row.reached), numbers(row.right), atol=1e-6)
+    for row in rows[8:]:
+        assert 1.1 < float(row.reached) <= numbers(row.right)[0]
+
+
+@pytest.mark.slow
+def test_a_rival_is_as_far_from_simulations_as_promised():
+    *_, value, evenly, simulated = design.told_apart(100, 0)
+    assert float(value.reached) == pytest.approx(float(value.right), abs=0.4)
+    assert evenly.reached == evenly.right
+    assert float(simulated.reached) == pytest.approx(float(simulated.right), abs=6)
+
+
 def test_promises_stand_beside_repeated_fits():
     rows = list(design.promised(2, 0))
     assert [row.case for row in rows if row.case] == ["sigma known", "equidistant", "sigma unknown", "sigma of B"]

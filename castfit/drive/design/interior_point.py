@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from castfit.drive.design.criteria import ECriterion
+
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.criteria import InformationCriterion, Tangent
@@ -206,15 +208,22 @@ def relaxed(
     worth = found.sensitivity >= (1.0 - _NEARLY) * (found.y @ offers.A)
     few = np.flatnonzero((found.w > _FEW * found.w.max()) | worth)
     again = _solved(goal, offers.only(few), tolerance, None, stop)
-    if again is None:
-        return found
-    w = np.zeros(offers.count)
-    w[few] = again.w
-    at = tangent(goal, offers, w, again.mu, curved=False)
-    if at is None or at.value > found.value + tolerance * _scale(goal, found.value):
-        return found
-    bound = max(found.bound, bound_at(at, offers, again.y))
-    return replace(again, w=w, bound=bound, sensitivity=at.h, steps=found.steps + again.steps)
+    if again is not None:
+        w = np.zeros(offers.count)
+        w[few] = again.w
+        at = tangent(goal, offers, w, again.mu, curved=False)
+        if at is not None and at.value <= found.value + tolerance * _scale(goal, found.value):
+            bound = max(found.bound, bound_at(at, offers, again.y))
+            found = replace(again, w=w, bound=bound, sensitivity=at.h, steps=found.steps + again.steps)
+    if (
+        isinstance(goal.criterion, ECriterion)
+        and len(offers.J) == 1
+        and found.gap > tolerance * _scale(goal, found.value)
+    ):
+        from castfit.drive.design.eigenvalue_cuts import sharpened
+
+        found = sharpened(offers, found, few, tolerance)
+    return found
 
 
 def _solved(

@@ -119,6 +119,22 @@ def test_gradients_and_curvature_are_derivatives(kind):
         np.testing.assert_allclose((up.g - down.g) / (2 * h), at.V @ at.V[i], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("seed", [1, 5, 10, 13])
+def test_e_is_certified_where_eigenvalues_meet(seed):
+    rng = np.random.default_rng(seed)
+    n, N = int(rng.integers(2, 7)), int(rng.integers(20, 200))
+    here, goal = offers(rng.standard_normal((N, 1, n))), DesignGoal(ECriterion(n))
+    found = relaxed(goal, here)
+    values = np.linalg.eigvalsh(here.information(found.w)[0])
+    np.testing.assert_allclose(values[:3], values[0], rtol=1e-4)
+    assert here.fits(found.w)
+    assert found.value == pytest.approx(-values[0], rel=1e-12)
+    assert -1e-12 <= found.gap <= 1e-7 * values[0]
+    for _ in range(200):
+        other = rng.exponential(size=N) * (rng.random(N) < 0.1)
+        assert goal.values(here.information(other / max(other.sum(), 1e-9)))[...] >= found.bound
+
+
 def test_d_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     J = rng.standard_normal((40, 1, 3))
