@@ -1,7 +1,8 @@
 """Models that err: likelihoods over paths beside known ones, intervals that hold the truth, and time by length.
 
-``castfit bench process-noise`` repeats the Nile of Durbin and Koopman, the closed form of Ornstein and Uhlenbeck,
-and fits of simulated data of Ornstein-Uhlenbeck, Van der Pol and FitzHugh-Nagumo equations with white noise.
+``castfit bench process-noise`` repeats the Nile of Durbin and Koopman, the closed form of Ornstein and Uhlenbeck, fits
+of simulated data of Ornstein-Uhlenbeck, Van der Pol and FitzHugh-Nagumo equations with white noise, the reactor that an
+extended Kalman filter loses, and errors of measurement that depend on each other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from castfit._support.status import check
 from castfit._support.text_tables import Sheet
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal
 
-from .table import Kind, Report, number_mistakes, record
+from . import batch_reactor, correlated_errors
+from .table import FigureRow, Kind, Report, number_mistakes, record
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 NAME = "process-noise"
 _SETS = 20
 _FINE = 200  # steps of the simulation between data
-_COUNTS = (100, 400, 1600, 6400)
+_ONLINE = 300  # steps of a moving horizon
+_COUNTS = (100, 400, 1600, 6400, 25_600, 100_000)
 
 # Flow of the Nile at Aswan, 1871 to 1970, 1e8 cubic metres a year (Durbin and Koopman 2012, section 2.2.5).
 NILE = np.array([
@@ -38,17 +41,6 @@ NILE = np.array([
     781, 865, 845, 944, 984, 897, 822, 1010, 771, 676, 649, 846, 812, 742, 801, 1040, 860, 874, 848, 890,
     744, 749, 838, 1050, 918, 986, 797, 923, 975, 815, 1020, 906, 901, 1170, 912, 746, 919, 718, 714, 740,
 ], dtype=float)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class NoisyRow:
-    """One figure beside what it should be."""
-
-    case: str
-    figure: str
-    found: float
-    reference: float
-    note: str = ""
 
 
 def fitted(problem: cf.Problem) -> cf.PathResult:
@@ -157,13 +149,13 @@ def exact_ornstein_uhlenbeck(y: Array, times: Array, values: Array, start: tuple
     return float(total)
 
 
-def known_likelihoods(seed: int) -> list[NoisyRow]:
+def known_likelihoods(seed: int) -> list[FigureRow]:
     """Compare with published and closed forms."""
     result = fitted(nile())
     rows = [
-        NoisyRow("Nile", "log L at its maximum", result.log_likelihood, -641.5856, "Durbin and Koopman"),
-        NoisyRow("Nile", "variance of the data", result.values["sigma(x)"] ** 2, 15099.0, "Durbin and Koopman"),
-        NoisyRow("Nile", "variance of the level", result.values["s"] ** 2, 1469.1, "Durbin and Koopman"),
+        FigureRow("Nile", "log L at its maximum", result.log_likelihood, -641.5856, "Durbin and Koopman"),
+        FigureRow("Nile", "variance of the data", result.values["sigma(x)"] ** 2, 15099.0, "Durbin and Koopman"),
+        FigureRow("Nile", "variance of the level", result.values["s"] ** 2, 1469.1, "Durbin and Koopman"),
     ]
     case, rng = ornstein_uhlenbeck(), np.random.default_rng(seed)
     dense, _, every = replace(case, step=0.05, count=801).simulated(rng)
@@ -174,13 +166,13 @@ def known_likelihoods(seed: int) -> list[NoisyRow]:
     exact: Any = optimize.minimize(
         exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS", options={"gtol": 1e-8}
     )
-    rows.append(NoisyRow(case.name, "log L at its maximum", result.log_likelihood, -float(exact.fun), "closed form"))
+    rows.append(FigureRow(case.name, "log L at its maximum", result.log_likelihood, -float(exact.fun), "closed form"))
     for name, value in zip(("theta", "s", "sigma(x)"), np.exp(exact.x).tolist(), strict=True):
-        rows.append(NoisyRow(case.name, name, result.values[name], value, "closed form"))
+        rows.append(FigureRow(case.name, name, result.values[name], value, "closed form"))
     return rows
 
 
-def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[str], object]) -> list[NoisyRow]:
+def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[str], object]) -> list[FigureRow]:
     """Fit simulated data sets: how often intervals of 95 % hold the truth, and the band the path."""
     truth = {**case.truth, f"sigma({next(iter(case.initial))})": case.sigma}
     inside, path, seconds, failed = {n: 0 for n in truth}, list[float](), list[float](), 0
@@ -202,16 +194,16 @@ def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[s
     ended = sets - failed
     note = f"of {ended} fits that converged, of {sets}"
     rows = [
-        NoisyRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(ended, 1), 95.0, note)
+        FigureRow(case.name, f"intervals of {n} that hold {truth[n]:g}, %", 100.0 * k / max(ended, 1), 95.0, note)
         for n, k in inside.items()
     ]
-    rows.append(NoisyRow(case.name, "the path in its bands, %", 100.0 * float(np.mean(path or [np.nan])), 95.0, note))
-    return [*rows, NoisyRow(case.name, "CPU seconds of a fit", float(np.median(seconds)), np.nan, "median")]
+    rows.append(FigureRow(case.name, "the path in its bands, %", 100.0 * float(np.mean(path or [np.nan])), 95.0, note))
+    return [*rows, FigureRow(case.name, "CPU seconds of a fit", float(np.median(seconds)), np.nan, "median")]
 
 
-def speed(seed: int) -> list[NoisyRow]:
+def speed(seed: int) -> list[FigureRow]:
     """Measure log L with its gradient, begun nearby, by the number of nodes."""
-    case, rows = van_der_pol(), list[NoisyRow]()
+    case, rows = van_der_pol(), list[FigureRow]()
     _, _, values = case.simulated(np.random.default_rng(seed))
     for count in _COUNTS:
         long: Array = case.step * np.arange(count, dtype=float)
@@ -222,31 +214,23 @@ def speed(seed: int) -> list[NoisyRow]:
         starts, began = [mode.start for mode in found.modes], time.process_time()
         likelihood.evaluate(y + 1e-3, starts)
         each = 1e6 * (time.process_time() - began) / count
-        rows.append(NoisyRow(case.name, f"microseconds a node, {count} nodes", each, 100.0, "log L and gradient"))
+        rows.append(FigureRow(case.name, f"microseconds a node, {count} nodes", each, 100.0, "log L and gradient"))
     return rows
 
 
-def online(seed: int) -> list[NoisyRow]:
-    """Measure steps of a moving horizon: three states, a pressure (Haseltine and Rawlings 2005)."""
-    a, b, c, *w = cf.symbols("a b c wa wb wc")
-    first, second = 0.5 * a - 0.05 * b * c, 0.2 * b**2 - 0.01 * c
-    right = (-first, first - 2 * second, first + second)
-    model = cf.Model(
-        {x: f + 0.002 * n for x, f, n in zip((a, b, c), right, w, strict=True)},
-        noises=w, outputs={"pressure": 32.84 * (a + b + c)},
-    )  # fmt: skip
-    initial = {"a": cf.Normal(0.5, 0.1), "b": cf.Normal(0.1, 0.1), "c": cf.Normal(0.0, 0.1)}
-    experiment = cf.Experiment({"pressure": [20.0, 21.0]}, [0.25, 0.5], sigma=0.25, start=0, initial=initial)
-    result, rng, rows = fitted(cf.Problem(model, experiment)), np.random.default_rng(seed), list[NoisyRow]()
+def online(seed: int) -> list[FigureRow]:
+    """Measure steps of a moving horizon: three states, a pressure, twelve times the data of `batch_reactor`."""
+    _, pressure = batch_reactor.drawn(np.random.default_rng(seed))
+    result, rows = batch_reactor.known_reactor(pressure), list[FigureRow]()
     for horizon in (10, 20):
         for words, iterations in (("", 10), ("one iteration, ", 1)):
             now, seconds = cf.moving_horizon(result, horizon, iterations=iterations), list[float]()
-            for k in range(300):
+            for k, value in enumerate(np.resize(pressure, _ONLINE).tolist()):
                 began = time.process_time()
-                now.step(0.25 * (k + 1), {"pressure": 25.0 + 0.25 * float(rng.standard_normal())})
+                now.step(0.25 * (k + 1), {"pressure": value})
                 seconds.append(1e3 * (time.process_time() - began))
             figure = f"milliseconds a step, {words}horizon {horizon}"
-            rows.append(NoisyRow("batch reactor", figure, float(np.median(seconds[50:])), 2.0, "median"))
+            rows.append(FigureRow("batch reactor", figure, float(np.median(seconds[50:])), 2.0, "median"))
     return rows
 
 
@@ -259,6 +243,10 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts
         rows += simulated_fits(case, starts if case.name != "FitzHugh-Nagumo" else max(starts // 4, 1), seed, progress)
     progress("speed")
     rows += speed(seed) + online(seed)
+    progress("batch reactor")
+    rows += batch_reactor.rows(starts, seed)
+    progress("correlated errors")
+    rows += correlated_errors.rows(starts, seed, NILE)
     sheet = Sheet.of(
         rows,
         ("case", lambda row: row.case),

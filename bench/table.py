@@ -25,6 +25,17 @@ class Report:
 
 
 @dataclass(frozen=True)
+class FigureRow:
+    """One figure beside what it should be; `reference` is NaN where there is none."""
+
+    case: str
+    figure: str
+    found: float
+    reference: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Kind:
     """A kind of table: cases of problems x methods x starts, told in rows.
 

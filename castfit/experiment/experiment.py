@@ -19,6 +19,7 @@ from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit.densities.noise.correlation import Correlated, ErrorCovariance
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown
@@ -178,7 +179,7 @@ def relative(fraction: float, *, floor: float = 0.0) -> Relative:
     return Relative(fraction, floor)
 
 
-Sigma = Union[float, Relative, Unknown, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
+Sigma = Union[float, Relative, Unknown, Correlated, ErrorCovariance, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
 InitialValue = float | Free | Consistent | ca.SX
 
 
