@@ -245,25 +245,35 @@ class Choice:
 
 
 def choose(
-    problem: Posed, theta: Array, *, states: bool = False, workers: bool = False, straight: bool = True
+    problem: Posed,
+    theta: Array,
+    *,
+    states: bool = False,
+    workers: bool = False,
+    straight: bool = True,
+    bound: bool = False,
 ) -> Choice:
     """Choose the transcription with which a fit begins at theta (n_theta,).
 
     states : whether it also begins at the states of a trajectory
     workers : whether integration is divided among some
     straight : whether it may go down from the start in a box, and go on otherwise from there
+    bound : whether it may not, whatever the start: the solver is the user's, or the start is only one of many
     """
     if any(c.schedule.triggers for c in problem.conditions):
         why = "Single shooting was chosen: states trigger events, which collocation cannot follow."
         return Choice(SingleShooting(), None, None, why)
-    straight = straight and not (problem.path or problem.relations)
+    bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
-    found = chosen(Prospect.of(problem, theta, staged), states=states, workers=workers, straight=straight)
+    found = chosen(Prospect.of(problem, theta, staged), states=states, workers=workers, straight=straight, bound=bound)
     return replace(found, simulated=staged)
 
 
-def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, straight: bool = True) -> Choice:
-    """Choose by an prospect; see `choose`."""
+def chosen(
+    prospect: Prospect, *, states: bool = False, workers: bool = False, straight: bool = True, bound: bool = False
+) -> Choice:
+    """Choose by a prospect; see `choose`."""
+    straight, astray = straight and not bound, bound or not prospect.described
     single, elements, there = SingleShooting(), Collocation(), available_memory()
     one, other = (prices(prospect)[name] for name in ("single", "collocation"))
     if other.memory > there:
@@ -278,7 +288,7 @@ def chosen(prospect: Prospect, *, states: bool = False, workers: bool = False, s
         return Choice(elements, None, None, why)
     ratio = other.seconds / one.seconds
     alike = 1 / _ALIKE < ratio < _ALIKE
-    if (states and not prospect.described) or not straight:
+    if astray and (states or not straight):  # where the data are described already, every way is short
         cheaper = ratio > _MUCH
     elif not alike:
         cheaper = ratio > 1.0

@@ -261,8 +261,14 @@ class _Fit:
             origin = _origin(posed, asked, start, limit)
             nodes = nodes_of(posed, start) if isinstance(start, Result) else origin.nodes
             if self.asked is None:
-                straight = self.given is None and (self.retry or question.near)
-                choice = choose(posed, origin.theta, states=bool(nodes), workers=self.divided, straight=straight)
+                choice = choose(
+                    posed,
+                    origin.theta,
+                    states=bool(nodes),
+                    workers=self.divided,
+                    straight=self.retry or question.near,
+                    bound=self.given is not None,
+                )
                 asked = choice.first
             with suppress(Stopped):  # the solver will notice
                 if nodes and isinstance(asked.states, str):

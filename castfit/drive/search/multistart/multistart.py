@@ -157,7 +157,7 @@ def multistart(
         mistakes.append("the starts are given, so none is the best of several draws; leave out screen=")
     check("multistart", mistakes)
     if transcription is None:
-        asked = choose(problem.posed, problem.posed.guess, straight=False).first
+        asked = choose(problem.posed, problem.posed.guess, straight=False, bound=True).first
     draws = screened(problem, draws, int(screen), deadline)
     run = run.cleaned()
     job = run.freeze("multistart", "problem, transcription and solver", (problem, asked, chosen))
