@@ -775,6 +775,7 @@ def _noise_mistakes(
     """Find noises that enter no right-hand side, one otherwise than linearly, or what must have a value at a time."""
     if not noises:
         return []
+    noises = list({s.name(): s for s in noises}.values())  # one that is declared twice is a mistake of its own
     w, mistakes = _vector(noises), list[str]()
     held = {s.name() for graph in right.values() for s in ca.symvar(graph)}
     mistakes += [

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, named, real, reals, text
+from castfit._support.arguments import is_one_of, is_within, named, real, reals, text
 from castfit._support.reprs import one_line
 from castfit._support.status import check, suggest
 from castfit.densities.priors import Normal
@@ -206,8 +206,8 @@ class MovingHorizon:
         for name, number in named("measured", measured, mistakes).items():
             if name not in self._outputs:
                 mistakes.append(f"'{name}' is not measured in the problem: {suggest(name, self._outputs)}")
-            elif real(number) is None:
-                mistakes.append(f"'{name}' is {text(number)}; give a number, or NaN if it was not measured")
+            elif (value := real(number)) is None or np.isinf(value):
+                mistakes.append(f"'{name}' is {text(number)}; give a finite number, or NaN if it was not measured")
         given = named("inputs", inputs, mistakes)
         names = self._model.inputs
         u = np.full(len(names), np.nan) if self._inputs is None else self._inputs.copy()
@@ -488,8 +488,14 @@ def moving_horizon(
     for name, value in begin.items():
         if name not in model.states:
             mistakes.append(f"'{name}' is no state: {suggest(name, model.states)}")
-        elif not (isinstance(value, Normal) and not value.mistakes() and value.on == "value") and real(value) is None:
-            mistakes.append(f"the initial value of '{name}' is {text(value)}; give Normal(mean, deviation) or a number")
+        elif not (
+            not value.mistakes() and value.on == "value"
+            if isinstance(value, Normal)
+            else is_within(value, strictly=True)
+        ):
+            mistakes.append(
+                f"the initial value of '{name}' is {text(value)}; give Normal(mean, deviation) or a finite number"
+            )
     begins = None if start is None else real(start)
     if start is not None and (begins is None or not np.isfinite(begins)):
         mistakes.append(f"start is {text(start)}; give a finite time")

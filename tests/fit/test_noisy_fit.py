@@ -273,6 +273,8 @@ def test_problems_that_cannot_be_are_refused():
     refused("times of events cannot be estimated", events=[cf.Event(t0, {x: 0})], parameters={"t0": 1.5})
     refused("events change states linearly", events=[cf.Event(1.5, {x: x**2})])
     refused("'w' is white noise: it has no value at a time", events=[cf.Event(1.5, {x: x + w})])
+    refused("'w' is white noise: it has no value at a time", events=[cf.Doses(x, w, 1.0)])
+    refused("'w' is white noise: it has no value at a time", events=[cf.Event(when=x - w, changes={x: 0})])
     refused("'w' is white noise of the model, not a parameter", parameters={"w": 1.0})
     late = cf.Model({x: -cf.delay(x, 0.5, history=1.0) + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
     refused("it can have no delays", model=late)
@@ -286,11 +288,12 @@ def test_problems_that_cannot_be_are_refused():
         (lambda x, w: {x: -x + w}, {"outputs": lambda x, w: {"y": x + w}}, "output 'y' holds noise"),
         (lambda x, w: {x: -x + w}, {"algebraic": lambda z, w: {z: z - w}}, "the equation of 'z' holds noise"),
         (lambda x, w: {x: -x + w}, {"parameters": "w"}, "declared twice"),
+        (lambda x, w: {x: -x + w}, {"twice": True}, "'w' is declared twice, as noise and as noise"),
     ],
 )
 def test_noises_that_cannot_be_are_refused(ode, options, words):
     x, z, w = cf.symbols("x z w")
-    given: dict[str, Any] = {"noises": [w]}
+    given: dict[str, Any] = {"noises": [w, w] if "twice" in options else [w]}
     if "outputs" in options:
         given["outputs"] = options["outputs"](x, w)
     if "algebraic" in options:

@@ -266,6 +266,11 @@ def test_mistakes_are_sentences():
         now.step(10.5, {"x": 1.0})
     with pytest.raises(cf.InputError, match="'q' is not measured in the problem"):
         now.step(12.0, {"q": 1.0})
+    for value in (np.inf, "a", None):
+        with pytest.raises(cf.InputError, match="give a finite number, or NaN if it was not measured"):
+            now.step(12.0, {"x": value})
+    with pytest.raises(cf.InputError, match=r"give Normal\(mean, deviation\) or a finite number"):
+        cf.moving_horizon(result, initial={"x": np.inf})
     with pytest.raises(cf.InputError, match="'v' is no input of the model"):
         now.step(12.0, {"x": 1.0}, inputs={"v": 1.0})
     before = now.states
