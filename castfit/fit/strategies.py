@@ -391,6 +391,8 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
         if best is first and then is not None and status is Status.MAX_ITERATIONS and run.remaining > 0:
             again = asked.transcribe(run.problem, first.theta)
             best = first = run.attempt(SolveStaging(asked, again, solver=DOWN))
+    if best is not first and then is not None and best.good and best.transcription.label == then.label:
+        best = _handed_back(run, best, asked, warm=True)  # which takes less time, also for whatever refits it
     if best is first and confirmed:
         return best, f"Found again by {tried[-1]}."
     if best is first:
@@ -426,13 +428,14 @@ def _solvable(run: FitRun, staging: SolveStaging) -> SolveStaging:
     return staging if suited is None else replace(staging, solver=suited(staging.staged.gives))
 
 
-def _handed_back(run: FitRun, found: Attempt, asked: Transcription) -> Attempt:
-    """Let the transcription that was asked for finish from another one's trajectory."""
+def _handed_back(run: FitRun, found: Attempt, asked: Transcription, *, warm: bool = False) -> Attempt:
+    """Let the transcription that was asked for finish from another one's trajectory, `warm` from its optimum."""
     try:
         at = started_from(run.problem, asked, found.theta, found.nodes)
     except Stopped:
         return found
-    again = run.attempt(SolveStaging(at, at.transcribe(run.problem, found.theta), found.staging.what))
+    staged = at.transcribe(run.problem, found.theta)
+    again = run.attempt(SolveStaging(at, staged, found.staging.what, warm=warm))
     return again if again.good and not found.better_than(again) else found
 
 

@@ -126,7 +126,7 @@ def statistics(
     condensed = choose(layout, linearization, scale)
     rows = residuals(layout, linearization)
     with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
-        plain = condensed if condensed.n_x == n else condense(layout, linearization)
+        plain = condensed if condensed.n_x == n else condense(layout, linearization, scale)
         gradient = plain.rows.transposed(rows)
     straight = _straight(linearization, rows.size)  # they move the estimates, but hold no information
     informing = condensed

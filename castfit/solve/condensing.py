@@ -128,10 +128,13 @@ class Stages:
     singular: tuple[int, ...]
 
 
-def eliminate_inner(jacobians: Jacobians, d: Array) -> Stages:
-    """Solve every stage's inner equations, of which d (K, n_w) is what is left, for its inner variables."""
+def eliminate_inner(jacobians: Jacobians, d: Array, unit: Array | None = None) -> Stages:
+    """Solve every stage's inner equations, of which d (K, n_w) is what is left, for its inner variables.
+
+    unit (K, n_w) : typical magnitudes of these
+    """
     j = jacobians
-    factors = Factors.of(j.D_w)
+    factors = Factors.of(j.D_w, unit)
     if not j.D_w.size:
         return Stages(factors, d, j.D_s, j.D_q, j.X_s[:-1], j.X_q[:-1], j.R_s, j.R_q, j.C_s, j.C_q, singular=())
     W = factors.solve(np.concatenate([j.D_s, j.D_q, d[:, :, None]], axis=2))
@@ -257,18 +260,20 @@ class Condensed:
 def condense(
     layout: Layout,
     linearization: Linearization,
+    scale: Array | None = None,
     *,
     node_elimination: Callable[[Chain, Array], NodeElimination] = lambda _, X: Substitution(X),
 ) -> Condensed:
     """Eliminate inner variables and nodes from a linearized staged problem, of which no stage may have failed.
 
+    `scale` (n_v,) are typical magnitudes of all variables.
     `node_elimination` makes, from a chain and its X (K - 1, n_s, n_s), the `NodeElimination` to use.
     """
     _require_values("condense", linearization)
     parts: list[CondensedChain] = []
     n_x = layout.n_theta
     for chain, jacobians, values in zip(layout.chains, linearization.jacobians, linearization.values, strict=True):
-        stages = eliminate_inner(jacobians, values.d)
+        stages = eliminate_inner(jacobians, values.d, None if scale is None else scale[chain.inner])
         if not chain.n_s:  # rows depend on theta alone
             shape, nodes = (chain.n_stages, 0), Substitution(stages.X)
             empty = (np.empty((*shape, chain.n_q)), np.empty((0, chain.n_q)), np.empty(shape), stages.h, np.empty(0))

@@ -58,7 +58,7 @@ def eliminate(
         grows = chains is None or any(chain is layout.chains[i] for i in chains)
         return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size and grows else Substitution(X)
 
-    condensed = condense(layout, linearization, node_elimination=node_elimination)
+    condensed = condense(layout, linearization, scale, node_elimination=node_elimination)
     return replace(condensed, scale=magnitudes[condensed.positions])
 
 

@@ -8,7 +8,7 @@ is where matrices have a few rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import sqrt
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +20,9 @@ from castfit._support.sparse_rows import SparseRows, sparse_rows
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
+
+_DECADES = 2.0**20
+"""Units farther apart decide which pivots are taken."""
 
 FEW = 48
 """Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""
@@ -307,21 +310,30 @@ class Factors:
 
         D^T = L U,        D x = b   is   U^T L^T x = b
 
-    Where a matrix is singular the pseudo-inverse stands in, so that x is the shortest least-squares solution.
+    Where a matrix is singular the pseudo-inverse stands in, so that x is the shortest least-squares solution.  Pivots
+    are compared within columns, of which the entries may have units decades apart; then R^-1 D C is what is factored,
+    with R, C powers of two.
 
     Measured for 275 matrices of 36 rows and 19 right-hand sides: 3.1 ms, numpy.linalg.inv and a product 5.5 ms,
     numpy.linalg.solve 4.3 ms; for 40 of 6 rows 0.07 ms against 0.03 ms.
 
     lu (K, n, n), pivots (K, n) as LAPACK leaves them, by columns; pseudo: the pseudo-inverses (n, n) of singular ones
+    units : the diagonals of R and C, (K, n) each; None where they are 1
     """
 
     lu: Array
     pivots: Any
     pseudo: Mapping[int, Array]
+    units: tuple[Array, Array] | None = None
 
     @classmethod
-    def of(cls, D: Array) -> Factors:
-        """Factorize D (K, n, n)."""
+    def of(cls, D: Array, unit: Array | None = None) -> Factors:
+        """Factorize D (K, n, n); `unit` (K, n) are typical magnitudes of x."""
+        if unit is not None and unit.size and unit.max() > _DECADES * unit.min():
+            C = np.exp2(np.round(np.log2(unit)))
+            largest = np.abs(D * C[:, None]).max(axis=2)
+            R = np.exp2(np.round(np.log2(np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0))))
+            return replace(cls.of(D * C[:, None] / R[:, :, None]), units=(R, C))
         count, n = D.shape[:2]
         work, pivots, failed = np.array(D, order="C"), np.zeros((count, n), dtype=np.int32), False
         for k in range(count if n else 0):
@@ -349,6 +361,10 @@ class Factors:
     def _solved(self, b: Array, *, transposed: bool) -> Array:
         if not self.lu.size or b.shape[2] == 0:
             return np.zeros(b.shape)
+        if self.units is not None:
+            R, C = (of[:, :, None] for of in self.units)
+            before, after = (C, 1.0 / R) if transposed else (1.0 / R, C)
+            return after * replace(self, units=None)._solved(before * b, transposed=transposed)
         rows = np.array(b.swapaxes(1, 2), order="C")  # a row is a right-hand side, overwritten by its solution
         kind = 0 if transposed else 1
         for lu, pivots, row in zip(self.lu, self.pivots, rows, strict=True):

@@ -500,7 +500,7 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
     magnitudes of all variables.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        condensed = condense(layout, linearization)
+        condensed = condense(layout, linearization, scale)
         unsafe = [
             i for i, part in enumerate(condensed.chains) if part.chain.n_s and not part.growth(scale) <= GROWTH_LIMIT
         ]

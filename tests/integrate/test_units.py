@@ -172,13 +172,27 @@ def test_far_cells_of_a_diffusion_have_magnitudes_that_can_be_integrated():
 
 def test_what_only_the_model_tells_is_not_smaller_than_can_be_told_beside_the_largest():
     """Products of products of what is hardly there: 1e-60 of the first state, which no step could follow from zero."""
-    names = [f"s{i}" for i in range(7)]
-    x, k = cf.symbols(" ".join(names)), cf.symbols("k")
-    rates = {x[0]: -k * x[0]} | {x[i]: k * x[i - 1] ** 2 / 1e9 - x[i] for i in range(1, 7)}
-    model = cf.Model(rates, parameters=[k], initial={x[0]: 1e3} | dict.fromkeys(x[1:], 0.0))
-    start = np.array([1e3, *[0.0] * 6])
-    table = np.array([0.0, 10.0]), np.repeat(start[None], 2, axis=0), np.zeros((2, 0))
-    found = units_of(model, [], np.ones(1), 10.0, table)
+
+    def sizes(n):
+        x, k = cf.symbols(" ".join(f"s{i}" for i in range(n))), cf.symbols("k")
+        rates = {x[0]: -k * x[0]} | {x[i]: k * x[i % 7 - 1 if i % 7 else 0] ** 2 / 1e9 - x[i] for i in range(1, n)}
+        model = cf.Model(rates, parameters=[k], initial={x[0]: 1e3} | dict.fromkeys(x[1:], 0.0))
+        start = np.array([1e3, *[0.0] * (n - 1)])
+        table = np.array([0.0, 10.0]), np.repeat(start[None], 2, axis=0), np.zeros((2, 0))
+        return units_of(model, [], np.ones(1), 10.0, table)
+
+    found = sizes(120)
     assert found[0] == 1e3
     assert found.min() == pytest.approx(1e-12 * found.max())
     np.testing.assert_array_equal(resolvable(np.array([0.0, 1.0, 1e-3])), [0.0, 1.0, 1e-3])
+
+
+def test_magnitudes_of_a_small_model_may_be_any_decades_apart():
+    """Its states may have units of their own, which nothing may depend on."""
+    np.testing.assert_array_equal(resolvable(np.array([1e13, 0.0, 1e-14])), [1e13, 0.0, 1e-14])
+    for unit in (1.0, 1e-27):
+        x, y, k = cf.symbols("x y k")
+        model = cf.Model({x: -k * x, y: unit * k * x - y}, parameters=[k], initial={x: 1.0, y: 0.0})
+        table = np.array([0.0, 1.0]), np.array([[1.0, 0.0], [1.0, 0.0]]), np.zeros((2, 0))
+        found = units_of(model, [], np.ones(1), 1.0, table)
+        assert found[1] == pytest.approx(unit * found[0])

@@ -218,6 +218,17 @@ def test_factors_solve_both_ways_and_singular_matrices_by_the_shortest_step():
     assert Factors.of(np.empty((3, 0, 0))).solve(np.empty((3, 0, 2))).shape == (3, 0, 2)
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_factors_do_not_depend_on_units(seed, n):
+    rng = np.random.default_rng(seed)
+    D, b = np.eye(n) + rng.normal(size=(3, n, n)), rng.normal(size=(3, n, 2))
+    unit, row = (10.0 ** rng.integers(-30, 31, (3, n)) for _ in range(2))
+    plain, other = Factors.of(D), Factors.of(row[:, :, None] * D / unit[:, None], unit)
+    for solved, rhs, units in (("solve", row, unit), ("solve_transposed", 1.0 / unit, 1.0 / row)):
+        x, y = getattr(plain, solved)(b), getattr(other, solved)(rhs[:, :, None] * b)
+        np.testing.assert_allclose(y / units[:, :, None], x, rtol=1e-7, atol=1e-9 * np.abs(x).max())
+
+
 @pytest.mark.parametrize(
     "act", [condense, lambda layout, bad: recondense(condense(layout, replace(bad, failures=())), bad)]
 )

@@ -119,6 +119,16 @@ def test_answers_do_not_depend_on_units(case):
     agree(case)
 
 
+@pytest.mark.parametrize("units", [(1e-14, 1e11, 1e13)])
+def test_collocation_does_not_choose_pivots_by_units(units):
+    """Decades apart they decided which equation of a stage gave which of its states."""
+    case = Drawn(((1, 0), (2, 0), (2, 1)), (False,) * 3, (False,) * 3, (False, True, True), False, True, units, 1.0, 0)
+    one, two = (cf.fit(posed(case, u, 1.0), TRANSCRIPTIONS[2]) for u in (np.ones(3), np.array(units)))
+    assert one.success
+    assert two.iterations == one.iterations
+    assert two.theta == pytest.approx(one.theta, rel=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
