@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.time_limit import Stopped, unwatched
+from castfit._support.status import Status
+from castfit._support.time_limit import Stopped, unwatched, watched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, judge, started_from, with_states
 from castfit.fit.start.gaussian_surrogate import completed, surrogate, with_spreads
 from castfit.fit.strategies import SearchEnd, search
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.solve.staged import StagedProblem
 
+_KEPT = 0.25  # of the time: least squares that take longer are followed by the likelihood itself all the same
 _ROUGH = 1e-4  # of half the squares: what least squares may be off where they are only a start
 
 
@@ -35,7 +37,9 @@ def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     plain = surrogate(problem)
     places = [problem.names.index(name) for name in plain.names]
     squares = replace(run, problem=plain, verify=False, rough=_ROUGH)
-    first = search(squares, asked, theta[places])
+    squares.deadline = run.deadline - _KEPT * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
+    with watched(squares.remaining):
+        first = search(squares, asked, theta[places])
     run.iterations, run.tries = squares.iterations, squares.tries + 1
     near = first.attempt
     at = completed(problem, plain, near.theta, theta)
@@ -45,14 +49,15 @@ def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     with suppress(Stopped):  # the solver will notice
         transcription = started_from(problem, asked, at, near.nodes)
     staged = _spread(run, transcription, at)
-    if near.ended:
+    if near.solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK) or run.remaining <= 0:
         solution = replace(near.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
         with unwatched():  # it takes an evaluation or two
             solution, linear = judge(staged, solution)
         return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), first.notes)
     with suppress(Stopped):
+        found = staged.evaluate(staged.start)
         whole = _spread(run, SingleShooting(asked.integrator), theta)
-        begun, found = whole.evaluate(whole.start), staged.evaluate(staged.start)
+        begun = whole.evaluate(whole.start)
         if begun.ok and begun.cost < found.cost:
             transcription = with_states(asked, "simulation") if has_states(asked) else asked
             staged = transcription.transcribe(problem, whole.layout.theta(whole.start))
@@ -60,9 +65,12 @@ def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
 
 
 def _spread(run: FitRun, transcription: Transcription, theta: Array) -> StagedProblem:
-    """Transcribe with the parameters of the noise where the residuals put them, unless they fit less well there."""
+    """Transcribe with the parameters of the noise where the residuals put them, unless they fit less well there.
+
+    A clock that has run out does not keep them from there: what was found would be called far less likely than it is.
+    """
     staged = transcription.transcribe(run.problem, theta)
-    with suppress(Stopped):
+    with unwatched():
         moved = with_spreads(run.problem, staged, staged.start)
         other = transcription.transcribe(run.problem, staged.layout.theta(moved))
         before, after = staged.evaluate(staged.start), other.evaluate(other.start)

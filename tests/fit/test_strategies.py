@@ -249,6 +249,37 @@ def test_a_fit_that_is_cut_off_is_never_worse_than_its_start(transcription, stat
     assert cf.fit(problem, transcription, CutOff(status), retry=False).chi2 > start.chi2
 
 
+def test_time_that_is_over_does_not_leave_a_spread_at_its_guess(clock):
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    times = np.linspace(0.2, 3.0, 15)
+    values = 2 * np.exp(-times) + 0.1 * np.random.default_rng(1).standard_normal(15)
+    experiment = cf.Experiment({"x": values}, times, sigma=s)
+    problem = cf.Problem(model, experiment, parameters={"k": 1.5, "s": cf.Parameter(1e-3, scale="log")})
+    result = cf.fit(problem, "single", max_time=3.0, callback=lambda now: clock.sleep(2.0))
+    assert result.status is Status.MAX_TIME
+    left = values - 2 * np.exp(-result.parameters["k"] * times)
+    assert result.parameters["s"] == pytest.approx(np.sqrt(np.mean(left**2)), rel=0.15)
+
+
+def test_least_squares_leave_time_for_the_likelihood_itself(clock):
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    times = np.linspace(0.2, 3.0, 15)
+    values = 2 * np.exp(-times) + 0.1 * np.random.default_rng(1).standard_normal(15)
+    experiment = cf.Experiment({"x": values}, times, noise=cf.Laplace(s))
+    problem = cf.Problem(model, experiment, parameters={"k": 4.0, "s": cf.Parameter(1e-3, scale="log")})
+    seen = []
+
+    def slow(now):
+        seen.append(now.measure)
+        clock.sleep(0.9)
+
+    cf.fit(problem, "single", max_time=4.0, callback=slow)
+    assert 0 < seen.count("-2 log L of normal errors") < 5
+    assert seen[-1] == "-2 log L"
+
+
 @dataclass(frozen=True)
 class Halved:
     """A solver that ends far from where it began."""
