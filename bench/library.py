@@ -199,7 +199,9 @@ def main(arguments: Sequence[str]) -> None:
     found: list[LibraryEntry] = []
     for entry in run_library(names=names, max_time=limit, progress=lambda text: print(text, file=sys.stderr)):  # noqa: T201
         found.append(entry)
-        Path(file).write_text(json.dumps(record(found, starts=1, seed=0, max_time=limit), indent=2) + "\n")
+        Path(file).write_text(
+            json.dumps(record(found, starts=1, seed=0, max_time=limit), indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ up to 10^6 values.  Every case runs in a process of its own, so that peak memory
 from __future__ import annotations
 
 import multiprocessing
-import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -32,6 +29,7 @@ from castfit.plots._canvas import finish, new_figure, tidy
 from castfit.plots._colours import BLUE, INK, RED
 from castfit.problem.problem import Parameter, Problem
 
+from .process_usage import cpu_seconds, peak_memory
 from .table import Kind, Report, number_mistakes, record
 
 if TYPE_CHECKING:
@@ -139,7 +137,6 @@ def timed(what: str, method: str, count: int, seed: int) -> ManyTiming:
     ticks: list[float] = []
     result = fit(problem, method, callback=lambda _: ticks.append(time.process_time()))
     ended = time.process_time()
-    unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes, or kilobytes
     return ManyTiming(
         what,
         method,
@@ -148,7 +145,7 @@ def timed(what: str, method: str, count: int, seed: int) -> ManyTiming:
         built - began,
         ended - built,
         float(np.median(np.diff(ticks))) if len(ticks) > 1 else np.nan,
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
+        peak_memory(),
         _off(result, count) if what == "experiments" else np.nan,
         result.success,
     )
@@ -198,26 +195,21 @@ def scaling(
     """
     cases = [("experiments", "single", experiments), ("experiments", "collocation", experiments),
              ("values", "multiple", values), ("values", "collocation", values)]  # fmt: skip
-    began = _cpu()
+    began = cpu_seconds()
     found: list[ManyTiming] = []
     for what, method, counts in cases:
         last, before = 0.0, 0
         for count in counts:
-            left = max_time - (_cpu() - began)
+            left = max_time - (cpu_seconds() - began)
             if before and last * count / before > left:
                 break
             progress(f"{count:,} {what}, {method}")
-            start = _cpu()
+            start = cpu_seconds()
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 found.append(pool.submit(timed, what, method, count, rng).result())
-            last, before = _cpu() - start, count
+            last, before = cpu_seconds() - start, count
     return tuple(found)
-
-
-def _cpu() -> float:
-    """Return the CPU seconds of this process and of those that it has ended."""
-    return sum(os.times()[:4])
 
 
 def _sheets(found: Sequence[ManyTiming]) -> list[Sheet]:

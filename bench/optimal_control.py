@@ -69,7 +69,7 @@ def rows(rockit: str | None, progress: Callable[[str], object]) -> Iterator[Plan
 
 def _rockit(python: str, name: str) -> dict[str, float]:
     script = Path(__file__).with_name("rockit_problems.py")
-    found = subprocess.run([python, str(script), name], capture_output=True, text=True, check=False)
+    found = subprocess.run([python, str(script), name], capture_output=True, encoding="utf-8", check=False)
     check(NAME, [] if found.returncode == 0 else [f"rockit ended with: {found.stderr.strip().splitlines()[-1:]}"])
     return json.loads(found.stdout.strip().splitlines()[-1])
 

@@ -94,7 +94,7 @@ def live(interpreter: str, problem: Path, best: float, margin: float, starts: in
         command = [interpreter, str(file), str(problem.absolute()), f"{compiled}/model", str(starts), str(seed)]
         try:
             done = subprocess.run(
-                [*command, str(limit)], capture_output=True, text=True, env=environment, check=False,
+                [*command, str(limit)], capture_output=True, encoding="utf-8", env=environment, check=False,
                 timeout=_COMPILING + 10.0 * limit,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:

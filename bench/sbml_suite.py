@@ -123,7 +123,9 @@ def _is_time_course(folder: Path) -> bool:
     if not (settings.is_file() and results.is_file()):
         return False
     steps = [
-        line.partition(":")[2].strip() for line in settings.read_text().splitlines() if line.lower().startswith("steps")
+        line.partition(":")[2].strip()
+        for line in settings.read_text(encoding="utf-8").splitlines()
+        if line.lower().startswith("steps")
     ]
     return bool(steps) and steps[0].isdigit() and int(steps[0]) > 0
 

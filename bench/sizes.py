@@ -17,8 +17,6 @@ memory is compared with its.
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -38,6 +36,7 @@ from castfit.problem.problem import Problem
 
 from .cpu_clock import cpu_clock
 from .many_experiments import many_experiments, one_long_experiment
+from .process_usage import cpu_seconds, limit_memory, peak_memory
 from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
 from .textbook_models import MODELS
 
@@ -177,30 +176,23 @@ class SizedFit:
 
 def measured(case: str, method: str, max_time: float) -> SizedFit:
     """Fit one case by one method in this process, twice."""
-    most = int(_MEMORY * 2**30)
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    limit_memory(int(_MEMORY * 2**30))
     problem, start = CASES[case]()
     took: list[float] = []
     result = None
     for _ in range(2):
-        began = _cpu()
+        began = cpu_seconds()
         with cpu_clock():
             result = cf.fit(problem, None if method == _DEFAULT else method, start=start, max_time=max_time)
-        took.append(_cpu() - began)
+        took.append(cpu_seconds() - began)
         if took[0] > max_time / 2:  # nothing is to be learned from the second
             took.append(took[0])
             break
     assert result is not None
-    unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes, or kilobytes
     objective = result.objective if result.success else np.inf
     margin = _ABOVE * (result.chi2 if result.measure == "chi2" else result.n_data)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-    return SizedFit(case, method, result.transcription, result.status.value, objective, margin, took[0], took[1], peak,
-                    result.iterations)  # fmt: skip
-
-
-def _cpu() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return SizedFit(case, method, result.transcription, result.status.value, objective, margin, took[0], took[1],
+                    peak_memory(), result.iterations)  # fmt: skip
 
 
 def run_sizes(

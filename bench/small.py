@@ -155,9 +155,9 @@ def beside_jax(interpreter: str, ours: SmallFit) -> SmallFit:
     with resources.as_file(resources.files(__package__ or "bench").joinpath("jax_lotka_volterra.py")) as script:
         try:
             done = subprocess.run(
-                [interpreter, str(script), str(_REPEATS)], input=json.dumps(question), capture_output=True, text=True,
+                [interpreter, str(script), str(_REPEATS)], input=json.dumps(question), capture_output=True,
                 env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}, check=True,
-                timeout=_LONG,
+                timeout=_LONG, encoding="utf-8",
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             said = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]

@@ -40,6 +40,12 @@ templates_path = ["_templates"]
 nitpicky = False
 
 autosummary_generate = True
+# Where the case of letters does not matter, a function and its class, design and Design, would be one file.
+autosummary_filename_map = {
+    f"castfit.{name}": f"castfit.{name}-function"
+    for name in castfit.__all__
+    if name.islower() and name.title() in castfit.__all__
+}
 autodoc_typehints = "none"  # numpydoc's sections have types, in words and with shapes
 numpydoc_show_class_members = False
 

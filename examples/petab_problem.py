@@ -27,7 +27,7 @@ model = cf.sbml.load_antimony("""
     S = dose; P = 0
     dose = 1; vmax = 1; K = 1
 """)
-_ = (folder / "model.xml").write_text(model.sbml)
+_ = (folder / "model.xml").write_text(model.sbml, encoding="utf-8")
 
 
 # %%
@@ -35,7 +35,9 @@ _ = (folder / "model.xml").write_text(model.sbml)
 # parameter that takes its place; its errors are normal on a logarithmic scale, of a standard deviation to be estimated.
 def table(name, head, *rows):
     """Write a table: a head and rows, cells separated by tabs."""
-    (folder / name).write_text("\n".join("\t".join(map(str, row)) for row in (head.split(), *rows)) + "\n")
+    (folder / name).write_text(
+        "\n".join("\t".join(map(str, row)) for row in (head.split(), *rows)) + "\n", encoding="utf-8"
+    )
 
 
 table(
@@ -65,7 +67,8 @@ for name, dose in (("low", 1.0), ("high", 6.0)):
     rows += [("light", name, f"{value:.5g}", t, "gain") for t, value in zip(times, light, strict=True)]
 table("measurements.tsv", "observableId simulationConditionId measurement time observableParameters", *rows)
 
-_ = (folder / "problem.yaml").write_text("""
+_ = (folder / "problem.yaml").write_text(
+    """
 format_version: 1
 parameter_file: parameters.tsv
 problems:
@@ -73,7 +76,9 @@ problems:
     condition_files: [conditions.tsv]
     observable_files: [observables.tsv]
     measurement_files: [measurements.tsv]
-""")
+""",
+    encoding="utf-8",
+)
 
 # %%
 # One line reads all of it.  What comes back is an ordinary problem, with the nominal values as its guesses.
@@ -95,10 +100,10 @@ print(f"negative log likelihood: {cf.petab.negative_log_likelihood(result):.4f}"
 cf.petab.save_parameters(result, folder / "estimates.tsv", like=folder / "problem.yaml")
 cf.petab.save_simulations(folder / "simulations.tsv", folder / "problem.yaml", result)
 result.report(folder / "report.html")
-print((folder / "estimates.tsv").read_text())
+print((folder / "estimates.tsv").read_text(encoding="utf-8"))
 
 # %%
 # The true values are within the intervals, and the table holds the estimates.
 for name, (low, high) in result.confidence_intervals(0.99).items():
     assert low <= TRUE[name] <= high, (name, low, high)
-assert f"{result.parameters['vmax']!r}" in (folder / "estimates.tsv").read_text()
+assert f"{result.parameters['vmax']!r}" in (folder / "estimates.tsv").read_text(encoding="utf-8")

@@ -162,7 +162,7 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
         c.write_text(source, encoding="utf-8")
         command = [compiler, *flags, "-shared", "-fPIC", "-o", str(out), str(c), "-lm"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT, check=False)
+            done = _ask(command, _TIME_LIMIT)
         except subprocess.TimeoutExpired as error:
             raise CompilationError(f"{compiler} took more than {_TIME_LIMIT:g} s") from error
         if done.returncode != 0:
@@ -174,6 +174,13 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
         sums.chmod(0o600)
         os.replace(sums, _checksum(path))
         os.replace(out, path)
+
+
+def _ask(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a compiler, whose words may be of any encoding."""
+    return subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
+    )
 
 
 def _temporary() -> Path:
@@ -189,7 +196,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 @cache
 def _version(compiler: str) -> str:
     with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+        return _ask([compiler, "--version"], 20.0).stdout
     return ""
 
 

@@ -253,8 +253,8 @@ def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     if n == n_x:
         return list(range(n))
     own = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
-    indices = [j for of in own for j in of]
-    begins = np.concatenate([[0], np.cumsum([len(of) for of in own])])
+    indices = np.array([j for of in own for j in of], dtype=np.int32)  # what older versions of SciPy's matching take
+    begins = np.concatenate([[0], np.cumsum([len(of) for of in own])]).astype(np.int32)
     matrix: Any = scipy.sparse.csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
     found = np.asarray(scipy.sparse.csgraph.maximum_bipartite_matching(matrix, perm_type="column"))
     return None if (found < 0).any() else [*range(n_x), *(int(j) + n_x for j in found)]

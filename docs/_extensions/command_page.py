@@ -17,7 +17,7 @@ def said(*arguments: str) -> str:
     """Return what the command line prints."""
     command = [sys.executable, "-m", "castfit.cli", *arguments]
     environment = {**os.environ, "COLUMNS": "96"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=True).stdout.strip()
 
 
 def write(app: Sphinx) -> None:

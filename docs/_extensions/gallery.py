@@ -8,7 +8,7 @@ from typing import Any
 
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
-ORDER = (Path(__file__).parents[2] / "examples" / "ORDER.txt").read_text().split()
+ORDER = (Path(__file__).parents[2] / "examples" / "ORDER.txt").read_text(encoding="utf-8").split()
 
 
 def castfit_figures(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:

@@ -27,3 +27,17 @@ def test_the_citation_and_the_changelog_agree_on_the_day():
 def test_what_is_not_released_comes_first_in_the_changelog():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
+
+
+def test_the_oldest_versions_are_those_that_are_tested_and_that_the_recipe_allows():
+    listed = re.search(r"^dependencies = \[(.*)\]$", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    allowed = dict(re.findall(r'"([a-z]+)>=([\d.]+)"', listed[1]))
+    assert {"casadi", "numpy", "scipy"} <= allowed.keys()
+    tested = dict(re.findall(r"^([a-z]+)==([\d.]+)$", (ROOT / ".ci" / "oldest.txt").read_text("utf-8"), re.MULTILINE))
+    assert tested.keys() == allowed.keys()
+    for name, version in allowed.items():
+        assert re.fullmatch(rf"{re.escape(version)}(\.0)*", tested[name]), name
+    recipe = ROOT / ".ci" / "conda" / "meta.yaml"
+    if recipe.exists():  # no part of the sdist
+        run = dict(re.findall(r"^    - ([a-z]+)(?:-base)? >=([\d.]+)$", recipe.read_text("utf-8"), re.MULTILINE))
+        assert allowed.items() <= run.items()

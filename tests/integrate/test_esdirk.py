@@ -17,6 +17,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from castfit._bench.esdirk_reference import ReferenceMethod
+from castfit._support.casadi_functions import find_compiler
 from castfit._support.status import InputError
 from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, compilation
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5
@@ -25,7 +26,8 @@ from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")  # or the integrator of a wheel
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler for models")
 ALL = {"order 4": ESDIRK4, "order 5": ESDIRK5, "explicit": TSITOURAS5}
 TABLES = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
 IMPLICIT = pytest.mark.parametrize("method", [ESDIRK4, ESDIRK5], ids=["order 4", "order 5"])
@@ -307,6 +309,7 @@ def test_stiff_problems_are_solved_within_ten_tolerances(name, tolerance):
 # Compiled and evaluated functions, threads, pickling, the cache
 
 
+@needs_compiler
 def test_compiled_functions_give_the_same_bits():
     graph, grid, control = graph_of(lotka_volterra()), np.linspace(0.1, 1, 10), StepSizes(1e-6, 1e-8, 10_000)
     lanes = one([0.4, 1.0], [[0.9, 1.1, 1.0, 0.8], np.ones(4)], 8.0, m=10)
@@ -396,6 +399,7 @@ def test_steps_that_were_kept_are_followed(grid):
     assert Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk")).values(lanes).kept is None
 
 
+@needs_compiler
 def test_models_are_worth_compiling_once_that_takes_no_longer_than_they_did(tmp_path, monkeypatch):
     monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path))
     x = symbols("x")
@@ -417,6 +421,7 @@ def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
     assert "at t = 0.9" in found.failures[0].detail  # how far this one came
 
 
+@needs_compiler
 def test_compiled_libraries_are_kept_and_processes_share_them(tmp_path, monkeypatch):
     monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path / "cache"))
     source = "double twice(double x) { return 2 * x; }"
@@ -448,6 +453,8 @@ def seventh(folder, cache=None):
 @pytest.fixture(scope="module")
 def compiled_once(tmp_path_factory):
     """A folder with a cache of one library."""
+    if find_compiler() is None:
+        pytest.skip("needs a C compiler for models")
     folder = tmp_path_factory.mktemp("compiled")
     found = seventh(folder)
     assert (found.stdout, found.stderr) == ("7.0\n", "")
@@ -515,6 +522,7 @@ def test_what_others_own_is_not_loaded(tmp_path, cached, what):
     assert (planted.stat().st_uid == 0) == (what == "library")
 
 
+@needs_compiler
 def test_users_without_a_home_compile_too(monkeypatch):
     def homeless(*_):
         raise RuntimeError("Could not determine home directory.")
@@ -527,6 +535,7 @@ def test_users_without_a_home_compile_too(monkeypatch):
     assert compilation.load(SEVEN, ("-O1",)).seven
 
 
+@needs_compiler
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")

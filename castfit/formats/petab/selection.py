@@ -78,16 +78,19 @@ class SelectionProblem:
     ) -> SelectionProblem:
         """State a problem by alternatives of parameters, in files of a folder of its own."""
         rows = "".join(f"{n}\tlin\t-1e9\t1e9\t1\t1\n" for n in choices)
-        (folder / "parameters.tsv").write_text(_TABLE + rows)
-        (folder / "problem.yaml").write_text(f"format_version: 1\nparameter_file: parameters.tsv\n{_PARTS}")
+        (folder / "parameters.tsv").write_text(_TABLE + rows, encoding="utf-8")
+        (folder / "problem.yaml").write_text(
+            f"format_version: 1\nparameter_file: parameters.tsv\n{_PARTS}", encoding="utf-8"
+        )
         heads = "\t".join(["model_subspace_id", "model_subspace_petab_yaml", *choices])
         cells = "\t".join(["M", "problem.yaml", *(";".join(map(str, every)) for every in choices.values())])
-        (folder / "space.tsv").write_text(f"{heads}\n{cells}\n")
+        (folder / "space.tsv").write_text(f"{heads}\n{cells}\n", encoding="utf-8")
         file = folder / "select.yaml"
         swaps = f"swap_parameter_sets: [[{', '.join(choices)}]], consecutive_laterals: true"  # else FAMoS may never end
         file.write_text(
             f"criterion: {criterion}\nmethod: {method}\nmodel_space_files: [space.tsv]\n"
-            f"candidate_space_arguments: {{{swaps}}}\n"
+            f"candidate_space_arguments: {{{swaps}}}\n",
+            encoding="utf-8",
         )
         return cls.of_file(file)
 

@@ -71,7 +71,7 @@ def test_simulations_give_the_same_likelihood_by_the_petab_library(tmp_path):
     assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == pytest.approx(theirs, abs=1e-7)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Support for PEtab2.0:UserWarning")
 def test_a_problem_goes_out_and_comes_back(tmp_path):
     import petab.v2 as library
 

@@ -1,0 +1,126 @@
+"""What holds on Windows and macOS too, as far as it can be seen here; docs/trust/platforms.md says what cannot."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import castfit as cf
+from tests.paths import ROOT
+
+OURS = ("bench", "docs", "examples", "problems", ".ci")
+FOLDERS = (Path(cf.__file__).parent, *(ROOT / name for name in OURS))
+SOURCES = sorted(chain.from_iterable(folder.rglob("*.py") for folder in FOLDERS))
+RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{k}" for port in ("com", "lpt") for k in range(1, 10))}
+POSIX_ONLY = {"crypt", "fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
+POSIX_CALLS = {"fork", "forkpty", "killpg", "setsid", "uname", "mkfifo", "alarm", "setitimer"}
+TEXT = {"open": 3, "read_text": 0, "write_text": 1}  # functions that open text, and where an encoding may stand
+MADE = {"build", "_work", "gallery", "generated", "__pycache__", ".git"}
+
+
+def test_names_of_files_are_such_that_every_system_can_hold_them():
+    found = ((folder.parent, path) for folder in (*FOLDERS, ROOT / "tests") for path in folder.rglob("*"))
+    every = [path.relative_to(parent) for parent, path in found if not MADE & set(path.relative_to(parent).parts)]
+    assert len(every) > 500
+    folded = Counter(str(path).casefold() for path in every)
+    assert [name for name, n in folded.items() if n > 1] == []
+    for path in every:
+        assert not RESERVED & {part.casefold().split(".")[0] for part in path.parts}, path
+        assert not set(str(path)) & set('<>:"|?*'), path
+        assert all(part[-1] not in " ." for part in path.parts), path
+        assert len(str(path)) < 120, path  # beside a folder of 140: 260 in all
+        assert not (ROOT / path).is_symlink(), path
+
+
+def test_pages_of_the_reference_differ_by_more_than_the_case_of_letters():
+    conf = ast.parse((ROOT / "docs" / "conf.py").read_text(encoding="utf-8"))
+    (found,) = (
+        node.value
+        for node in conf.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "autosummary_filename_map"
+    )
+    renamed = eval(compile(ast.Expression(found), "conf.py", "eval"), {"castfit": cf})
+    pages = Counter(renamed.get(f"castfit.{name}", f"castfit.{name}").casefold() for name in cf.__all__)
+    assert "castfit.design-function" in pages
+    assert [page for page, n in pages.items() if n > 1] == []
+
+
+def test_sources_assume_no_encoding_and_no_system():
+    assert len(SOURCES) > 400
+    found = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        said = [*chain.from_iterable(map(assumed, calls)), *(f"{n} at the top" for node in top for n in imported(node))]
+        found += [f"{path}: {one}" for one in said]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("open('a')", "no encoding"),
+        ("p.read_text()", "no encoding"),
+        ("(f / 'a').write_text('b')", "no encoding"),
+        ("subprocess.run(c, text=True)", "no encoding"),
+        ("subprocess.run(c, shell=True)", "asks a shell"),
+        ("os.fork()", "POSIX only"),
+        ("Path('/tmp/a')", "folder of Linux"),
+    ],
+)
+def test_what_is_assumed_is_seen(code, said):
+    (call,) = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and assumed(node))
+    assert said in assumed(call)[0]
+
+
+def imported(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """Return the modules of POSIX that a line imports."""
+    names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else {node.module or ""}
+    return names & POSIX_ONLY
+
+
+def assumed(node: ast.Call) -> list[str]:
+    """Return what a call assumes of the system."""
+    said, called = ast.unparse(node), ast.unparse(node.func)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else called
+    given = {keyword.arg for keyword in node.keywords}
+    values = [arg.value for arg in (*node.args, *(k.value for k in node.keywords)) if isinstance(arg, ast.Constant)]
+    found = []
+    texts = name in TEXT and (name != "open" or called in ("open", "path.open", "file.open", "target.open"))
+    binary = name == "open" and any(isinstance(v, str) and re.fullmatch("[rwax+]*b[+]?", v) for v in values)
+    if texts and not binary and "encoding" not in given and len(node.args) <= TEXT[name]:
+        found.append(f"{said} has no encoding")
+    if given & {"text", "universal_newlines"} and not given & {"encoding", "errors"}:
+        found.append(f"{said} has no encoding")
+    if "shell" in given or called in ("os.system", "os.popen"):
+        found.append(f"{said} asks a shell")
+    if name in POSIX_CALLS and called.startswith(("os.", "signal.")):
+        found.append(f"{said} is there on POSIX only")
+    if any(isinstance(value, str) and value.startswith(("/tmp", "/dev/")) for value in values):
+        found.append(f"{said} names a folder of Linux")
+    return found
+
+
+def test_fits_reports_workers_and_checkpoints_need_nothing_that_windows_lacks(tmp_path):
+    script = ROOT / "tests" / "whole" / "elsewhere.py"
+    ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    found = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | ascii_only | {"PYTHONPATH": found},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"fit.html", "fit.json", "model.html", "starts.jsonl"}
