@@ -86,6 +86,43 @@ def build(name):
         ocp.subject_to((u <= 1) >= -1)
         ocp.subject_to(ocp.at_tf(x) == 1)
         ocp.subject_to(ocp.at_tf(v) == 0)
+    elif name == "batch_temperature":
+        ocp, (a, b), u = made(1, (1, 0), 100)
+        k1, k2 = 4000 * exp(-2500 / u), 620000 * exp(-5000 / u)
+        rates, cost = (-k1 * a**2, k1 * a**2 - k2 * b), -ocp.at_tf(b)
+        ocp.subject_to((u <= 398) >= 298)
+        ocp.set_initial(u, 348)
+        ocp.set_initial(a, 0.5)
+    elif name == "park_ramirez":
+        ocp, x, u = made(15, (0, 0, 1, 5, 1), 150)
+        g3 = 21.87 * x[3] / ((x[3] + 0.4) * (x[3] + 62.5))
+        g1, g2, dilution = 4.75 * g3 / (0.12 + g3), x[3] / (0.1 + x[3]) * exp(-5 * x[3]), u / x[4]
+        rates = (
+            g1 * (x[1] - x[0]) - dilution * x[0], g2 * x[2] - dilution * x[1], (g3 - dilution) * x[2],
+            -7.3 * g3 * x[2] + dilution * (20 - x[3]), u,
+        )  # fmt: skip
+        cost = -ocp.at_tf(x[0]) * ocp.at_tf(x[4])
+        ocp.subject_to((u <= 2) >= 0)
+        for s, guess in zip([*x, u], (1, 1, 2, 0.1, 1 + 0.5 * ocp.t, 0.5), strict=True):
+            ocp.set_initial(s, guess)
+    elif name == "lee_ramirez":
+        ocp, x, u = made(10, (1, 0.1, 40, 0, 0, 1, 0), 100)
+        w = ocp.control()
+        g = x[2] / (14.35 + x[2] * (1 + x[2] / 111.5))
+        growth, making = g * (x[5] + x[6] * 0.22 / (0.22 + x[4])), 0.233 * g * (0.0005 + x[4]) / (0.022 + x[4])
+        k, dilution = 0.09 * x[4] / (0.034 + x[4]), (u + w) / x[0]
+        rates = (
+            u + w, (growth - dilution) * x[1], 100 * u / x[0] - dilution * x[2] - growth * x[1] / 0.51,
+            making * x[1] - dilution * x[3], 4 * w / x[0] - dilution * x[4], -k * x[5], k * (1 - x[6]),
+        )  # fmt: skip
+        cost = -ocp.at_tf(x[3]) * ocp.at_tf(x[0])
+        ocp.subject_to((u <= 1) >= 0)
+        ocp.subject_to((w <= 1) >= 0)
+        ocp.subject_to(x[2] >= 0)
+        t, volume = ocp.t, 1 + 0.2 * ocp.t  # about what happens with both feeds at 0.1; from constants it fails
+        shapes = (volume, 0.1 * exp(0.35 * t), 40 - t, 0.1 * t, 0.4 * t / volume, exp(-0.08 * t), 1 - exp(-0.08 * t))
+        for s, guess in zip([*x, u, w], (*shapes, 0.1, 0.1), strict=True):
+            ocp.set_initial(s, guess)
     else:
         ocp, (x,), u = made(1, (1,), 100, 1)
         rates, cost = (u,), ocp.integral(x * sqrt(1 + u**2))

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import is_count, named, real, rng_mistakes, text
-from castfit._support.status import check, suggest
+from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import watched
 from castfit.control.grid import StageGrid
 from castfit.control.question import read_question
@@ -25,7 +26,7 @@ from castfit.control.stages import StageMethod
 from castfit.control.trajectory import PlanJudge
 from castfit.control.transcription import PlanDecision, TranscribedPlan
 from castfit.control.units import units_of
-from castfit.control.verdict import BETWEEN, FoundPlan, told
+from castfit.control.verdict import BETWEEN, FoundPlan, told, unlimited
 from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
 
@@ -49,6 +50,7 @@ _FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
 _SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
 _AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
 _STILL = 1e-5  # what both objectives, and states, may differ by where division no longer moves the objective
+_ASIDE = 0.1  # units of inputs
 _STEPS = 8  # of Gauss and Newton, before IPOPT is asked
 _FAR = 1e10  # units of a variable: there it is on its way to infinity
 _WARM = {"mu_init": 1e-5, "bound_push": 1e-8, "bound_frac": 1e-8}
@@ -133,6 +135,8 @@ def control(
     question = read_question(
         model, horizon, inputs, minimise, constraints, parameters, initial, start, scenarios, soft
     )  # fmt: skip
+    for name in question.unlimited:
+        warnings.warn(unlimited(name), UserWarning, stacklevel=3)
     planner = _planner(question, transcription, solver, starts, rng, max_time)
     return planner.plan(begun)
 
@@ -265,7 +269,15 @@ class Planner:
             "obj_scaling_factor": 1.0 / size, "diverging_iterates_tol": _FAR, **solver.options,
             **(_WARM if warm else {}),
         }  # fmt: skip
-        return on.program.solve(x, P, *bounds, options, max(watch.deadline - time.perf_counter(), 1e-3))
+        left = max(watch.deadline - time.perf_counter(), 1e-3)
+        found, at = on.program.solve(x, P, *bounds, options, left), on.layout.inputs
+        if warm or found.iterations or not found.status.success or not at.size:
+            return found
+        moved = x.copy()  # the guess is stationary, and may be a maximum: inputs elsewhere tell
+        moved[at] += _ASIDE * on.program.scale[at]
+        other = on.program.solve(np.clip(moved, *bounds), P, *bounds, options, left)
+        lower = other.status.success and other.objective < found.objective
+        return other if lower or other.status is Status.DIVERGING else found
 
     def _found(
         self, on: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, before: FoundPlan | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -93,6 +94,20 @@ class ControlQuestion:
         """The inputs that are given."""
         return {n: u for n, u in self.inputs.items() if not isinstance(u, FreeInput)}
 
+    @cached_property
+    def unlimited(self) -> tuple[str, ...]:
+        """The free inputs that nothing limits: no bounds, no cost or constraint on the way, linear in the equations."""
+        system, out = self.model.system, list[str]()
+        integrals = [t.expression for t in self.terms if t.kind == INTEGRAL]
+        for name, u in self.free_inputs.items():
+            symbol, f = _symbol(self.model, name), ca.vertcat(system.ode, system.alg)
+            through = ca.vertcat(symbol, system.z if _depends(self.model, name, [system.alg]) else ca.SX(0, 1))
+            costs = ca.SX(ca.vertcat(*integrals, *(c.expression for c in (*self.path, *self.points))))
+            bent = ca.depends_on(ca.SX(ca.jacobian(f, symbol)), symbol) or ca.depends_on(costs, through)
+            if not bent and not np.isfinite([u.lower, u.upper]).any():
+                out.append(name)
+        return tuple(out)
+
     @property
     def timed(self) -> bool:
         """Whether the horizon is among the quantities, the first then."""
@@ -140,14 +155,25 @@ def read_question(
     objective = _read_objective(model, minimise, known, mistakes)
     path, points, whole = _read_constraints(model, constraints, known, begin, length, bool(quantities) and
                                             quantities[0].name == HORIZON, mistakes)  # fmt: skip
-    check("control", mistakes)
     terms = terms_in([objective, *(c.expression for c in whole)])
     terms = tuple(replace(t, expression=_told(model, t.expression)) for t in terms)
+    everywhere = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
+    idle = [n for n, u in signals.items() if isinstance(u, FreeInput) and not _depends(model, n, everywhere)]
+    mistakes += [f"input '{n}' is free and enters no equation, objective or constraint; give it a number" for n in idle]
+    check("control", mistakes)
     return ControlQuestion(
         model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst" and len(numbers) > 1,
         first, np.array(guesses, dtype=float), objective, terms, path, points, whole,
         None if soft is None else float(soft),
     )  # fmt: skip
+
+
+def _depends(model: Model, name: str, expressions: Sequence[ca.SX]) -> bool:
+    return ca.depends_on(ca.SX(ca.vertcat(*expressions)), _symbol(model, name))
+
+
+def _symbol(model: Model, name: str) -> ca.SX:
+    return model.system.u[model.inputs.index(name)]
 
 
 def _told(model: Model, expression: ca.SX) -> ca.SX:

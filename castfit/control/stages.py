@@ -275,7 +275,7 @@ class StageGraphs:
         for weight, place in places:
             J, at = ca.jacobian(self.at(place, inner), self.y), self.at(place, ca.vertsplit(ca.vec(ca.densify(bend))))
             total += weight * ca.mtimes([J.T, ca.sparsify(ca.reshape(at, *bend.shape)), J])
-        return ca.sparsify(total)
+        return ca.sparsify(total) if ca.sparsify(total).nnz() else None
 
     def rows(self, edges: Array) -> list[StageRows]:
         """Return everything that is held between bounds; edges (K + 1,) of stages are in time."""

@@ -30,9 +30,10 @@ _NOTHING = 1e-8  # of the objective's size at the start: below it is about zero
 _LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
 
 _SENTENCES = {
-    Status.DIVERGING: (
-        "The objective seems to have no minimum: the variables grow without limit. Bound the inputs, "
-        "cf.Input.free(..., bounds=...), or let the objective contain what they cost."
+    Status.DIVERGING: "The objective seems to have no minimum: the variables grow without limit.",
+    Status.INFEASIBLE: (
+        "No inputs were found under which the model's equations hold over the horizon: its states escape, or bounds of "
+        "inputs are too narrow. Give another guess, a shorter horizon, or wider bounds."
     ),
     Status.MAX_ITERATIONS: "The iteration limit was reached; give cf.Ipopt(max_iter=...), or another guess.",
     Status.MAX_TIME: "The time limit was reached; this is where the search stood.",
@@ -143,15 +144,30 @@ class FoundPlan:
         return out
 
 
+def unlimited(name: str) -> str:
+    """Say of an input that nothing limits it, and what to do."""
+    return (
+        f"Nothing limits '{name}': it has no bounds, costs nothing on the way, and enters linearly, so that the "
+        "objective may fall for ever, or be the same for many inputs; give cf.Input.free(..., bounds=...), or add a "
+        f"cost such as 1e-3 * cf.integral({name}**2)."
+    )
+
+
 def told(found: FoundPlan, planner: Any, begun: float, *, looking: bool = True) -> Plan:
     """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
     on, solution, decision = found.on, found.solution, found.decision
     question, model, status = on.question, on.question.model, solution.status
     held, differs = found.constraints(), found.differs
     sentences = [_SENTENCES.get(status, status.sentence)]
-    if status is Status.INFEASIBLE:
-        worst = f" Worst: {solution.worst}." if solution.worst else ""
-        sentences = [f"No inputs were found that keep all constraints.{worst} Widen them, or give soft=."]
+    if status is Status.INFEASIBLE and solution.worst:
+        sentences = [f"No inputs were found that keep all constraints. Worst: {solution.worst}. Widen them, or give "
+                     "soft=."]  # fmt: skip
+    elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
+        what = "An objective or a constraint is no number" if all(found.courses) else "The model cannot be integrated"
+        sentences = [f"{what} where the search begins; give another guess, cf.Input.free(..., guess=...)."]
+    if status is Status.DIVERGING and not question.unlimited:
+        sentences.append("Bound the inputs, cf.Input.free(..., bounds=...), or let the objective contain their cost.")
+    sentences += [unlimited(name) for name in question.unlimited]
     soft = {c.name for c in question.path} if question.soft is not None else set[str]()
     broken = [c.name for c in held.values() if c.violation > _CONFIRMED * on.program.units[c.name]]
     if soft.intersection(broken):

@@ -85,7 +85,10 @@ class FreeInput:
         if callable(self.guess):
             edges = self.edges(start, horizon)
             at = edges if self.linear else 0.5 * (edges[1:] + edges[:-1])
-            found: Any = self.guess(at)
-            return np.clip(np.broadcast_to(np.asarray(found, dtype=float), at.shape), self.lower, self.upper)
+            found = reals(self.guess(at))
+            if found is None or found.shape not in ((), at.shape) or not np.isfinite(found).all():
+                check("Input.free", ["guess, called with times, does not return one finite number for each"])
+                return at
+            return np.clip(np.broadcast_to(found, at.shape), self.lower, self.upper)
         value = self._middle() if self.guess is None else np.asarray(self.guess, dtype=float)
         return np.array(np.broadcast_to(value, (self.size,)))

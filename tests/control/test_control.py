@@ -226,12 +226,85 @@ def test_every_mistake_is_found_before_anything_is_solved():
                    transcription=cf.Collocation(elements=10))  # fmt: skip
 
 
-def test_no_minimum_and_no_feasible_plan_are_said():
-    endless = cf.control(POINT, horizon=1, inputs=free(), minimise=-cf.at_end(x))
+@pytest.mark.filterwarnings("ignore:Nothing limits 'u'")
+@pytest.mark.parametrize(
+    "objective", [-cf.at_end(x), cf.integral(x), -cf.integral(u**2), -cf.at_end(x * v)], ids=["end", "way", "cost", "2"]
+)
+def test_an_objective_without_a_minimum_is_said(objective):
+    """The third is stationary, and greatest, where the search begins: that is no optimum either."""
+    endless = cf.control(POINT, horizon=1, inputs=free(), minimise=objective)
     assert not endless.success
-    assert "Bound the inputs" in endless.message
-    impossible = cf.control(
-        POINT, horizon=1, inputs=free(bounds=(-1, 1)), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 5]
-    )
-    assert not impossible.success
-    assert "at_end(x) == 5" in impossible.message
+    assert "no minimum" in endless.message
+    assert "bounds=" in endless.message
+
+
+def test_infeasible_constraints_are_named():
+    for constraint in (cf.at_end(x) == 5, cf.along(x >= 1), cf.at(0.5, v >= 2)):
+        plan = cf.control(
+            POINT, horizon=1, inputs=free(bounds=(-1, 1)), minimise=cf.integral(u**2), constraints=[constraint]
+        )
+        assert plan.status is cf.Status.INFEASIBLE
+        assert f"Worst: {next(iter(plan.constraints))}. Widen them, or give soft=" in plan.message
+    escaping = cf.Model({x: x**2 + u}, inputs=[u], initial={x: 3})
+    plan = cf.control(escaping, horizon=1, inputs=free(bounds=(-1, 1)), minimise=cf.integral(u**2))
+    assert not plan.success
+    assert "its states escape" in plan.message
+
+
+def test_an_input_that_nothing_limits_is_warned_of_before_solving():
+    """Until it has bounds, or a cost on the way, or enters other than linearly."""
+    with pytest.warns(UserWarning, match="Nothing limits 'u'"):
+        plan = cf.control(POINT, horizon=1, inputs=free(), minimise=(cf.at_end(x) - 1) ** 2)
+    assert "Nothing limits 'u'" in plan.message
+    z = cf.symbols("z")
+    dae = cf.Model({x: v, v: z}, algebraic={z: z - u}, inputs=[u], initial={x: 0, v: 0})
+    bent = cf.Model({x: v, v: u + u**3}, inputs=[u], initial={x: 0, v: 0})
+    goal = (cf.at_end(x) - 1) ** 2
+    for model, inputs, minimise in [
+        (POINT, free(bounds=(-9, 9)), goal), (POINT, free(), goal + 1e-3 * cf.integral(u**2)), (bent, free(), goal),
+        (dae, free(), goal + 1e-3 * cf.integral(z**2)),
+    ]:  # fmt: skip
+        limited = cf.control(model, horizon=1, inputs=inputs, minimise=minimise)
+        assert "Nothing limits" not in limited.message
+    with refused("input 'k' is free and enters no equation, objective or constraint; give it a number"):
+        cf.control(
+            cf.Model({x: -x + u}, inputs=[u, k], initial={x: 1}), horizon=1, minimise=cf.integral(x**2),
+            inputs={"u": 1.0, "k": cf.Input.free(5)},
+        )  # fmt: skip
+
+
+def test_starts_that_are_no_numbers_are_said():
+    root = cf.Model({x: cf.sqrt(x - 2) + u}, inputs=[u], initial={x: 1})
+    plan = cf.control(root, horizon=1, inputs=free(), minimise=cf.integral(u**2))
+    assert not plan.success
+    assert "The model cannot be integrated where the search begins; give another guess" in plan.message
+    plan = cf.control(POINT, horizon=1, inputs=free(), minimise=cf.log(cf.integral(u**2)))
+    assert "An objective or a constraint is no number where the search begins" in plan.message
+    for guess in (lambda t: np.nan * t, lambda t: "a", lambda t: t[:2]):
+        with refused("does not return one finite number for each"):
+            cf.control(POINT, horizon=1, inputs=free(guess=guess), minimise=cf.integral(u**2))
+    with refused("guess is nan"):
+        free(guess=np.nan)
+
+
+def test_soft_constraints_are_kept_where_that_is_possible_and_paid_for_elsewhere():
+    """From x = 1 a bound of 0.5 cannot hold; the price is for the largest violation, and a high one keeps it least."""
+    options = {"horizon": 2, "inputs": free(20, bounds=(-1, 1)), "minimise": cf.integral(u**2)}
+    limit = [cf.along(x <= 0.5), cf.at_end(v == 0)]
+    hard = cf.control(POINT, constraints=limit, **options)
+    same = cf.control(POINT, constraints=limit, soft=100.0, **options)
+    assert hard.success, hard.message
+    assert same.objective == pytest.approx(hard.objective, abs=1e-6)
+    assert "keeps the constraints" in same.message
+    thrown = {"x": 0.4, "v": 0.6}
+    assert not cf.control(POINT, constraints=limit, initial=thrown, **options).success
+    greatest = []
+    for price in (0.01, 100.0):
+        plan = cf.control(POINT, constraints=limit, initial=thrown, soft=price, **options)
+        assert plan.success, plan.message
+        assert "Soft constraints are violated" in plan.message
+        assert abs(plan.states["v"][-1]) < 1e-6  # the value at the end is as hard as before
+        assert plan.objective == pytest.approx(plan.integrated, rel=1e-6)
+        greatest.append(plan.constraints["x <= 0.5 along"].greatest)
+    assert greatest[1] == pytest.approx(0.4 + 0.6**2 / 2, abs=2e-3)  # braking fully: v**2 / 2
+    assert greatest[0] > greatest[1] + 0.01

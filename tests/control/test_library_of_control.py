@@ -10,7 +10,7 @@ from castfit import cli, problems
 from castfit.problems import beside
 from tests.builders import refused
 
-SINGULAR = {"catalyst", "fishing", "goddard"}
+SINGULAR = {"catalyst", "fishing", "goddard", "lee_ramirez"}
 
 
 @pytest.mark.parametrize("name", problems.control_names())
