@@ -77,11 +77,13 @@ def test_where_the_start_describes_the_data_the_price_decides():
     for held in ({"states": True}, {"straight": False}):
         assert isinstance(chosen(SMALL, **held).first, cf.Collocation)
         assert isinstance(chosen(near, **held).first, cf.SingleShooting)
-    assert isinstance(chosen(near, straight=False, bound=True).first, cf.Collocation)  # a solver of the user's, one of many
+    assert isinstance(
+        chosen(near, straight=False, bound=True).first, cf.Collocation
+    )  # a solver of the user's, one of many
 
 
 def test_a_soft_start_is_not_left_for_coarser_elements():
-    """Collocation begins with coarser ones than soft equations have, and left what those had found: 88 instead of 54."""
+    """Collocation begins with coarser ones than soft equations have, and left what those found: 88 instead of 54."""
     benchmark = cf.problems.load("lotka_volterra_log")
     start = cf.SoftStart({"a": 0.057, "b": 0.317, "c": 0.03, "d": 0.231})
     result = cf.fit(benchmark.problem, start=start, retry=False)

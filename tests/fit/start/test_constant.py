@@ -149,7 +149,9 @@ def test_a_fit_tries_soft_equations_where_states_are_hidden(monkeypatch):
     """Ever longer horizons come before them, and find this too; without those it is theirs."""
     benchmark, far = problems.load("lorenz"), {"s": 100.0, "r": 3.0, "b": 0.1}
     assert benchmark.reference.is_reached(cf.fit(benchmark.problem, start=far).chi2)
-    monkeypatch.setattr(strategies, "STRATEGIES", tuple(s for s in strategies.STRATEGIES if s is not strategies.GROWING))
+    monkeypatch.setattr(
+        strategies, "STRATEGIES", tuple(s for s in strategies.STRATEGIES if s is not strategies.GROWING)
+    )
     result = cf.fit(benchmark.problem, start=far)
     assert benchmark.reference.is_reached(result.chi2)
     assert "constant states and soft equations" in result.message

@@ -207,10 +207,8 @@ class _Attempt:
 
     @property
     def plausible(self) -> bool:
-        """Whether the fit succeeded, with residuals that are not far too large."""
+        """Whether residuals are not far too large."""
         result = self.result
-        if not result.success:
-            return False
         if result.absolute_sigma:
             return float(np.mean(result.normalised_residuals**2)) <= _IMPLAUSIBLE
         data = np.concatenate([(c.points.values / c.points.sigma)[c.points.mask] for c in self.problem.conditions])
@@ -243,6 +241,14 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
+    def leads(self, attempt: _Attempt) -> bool:
+        """Whether a fit ended where the next one may begin: at its optimum, or, on the way, where steps were too small.
+
+        At the coarse tolerances of shorter horizons that is what errors of integration make of an optimum.
+        """
+        status, final = attempt.result.status, attempt.horizon >= end(self.posed)
+        return (status.success or (status is Status.STEP_TOO_SMALL and not final)) and attempt.plausible
+
     def run(self, known: HorizonEstimate, report: Callable[..., None]) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
         horizons: tuple[Horizon, ...] = ()
@@ -251,7 +257,7 @@ class _Driver:
         while True:
             attempt = self.in_pieces(target, known) if unstable else self.solve(target, known)
             stopped = attempt.result.status in _STOPPED
-            if self.fallback and not unstable and not stopped and not attempt.plausible:
+            if self.fallback and not unstable and not stopped and not self.leads(attempt):
                 unstable = attempt.result.status is Status.UNRESOLVABLE  # on longer horizons all the more
                 nearer = self.nearer_horizon(attempt, known, horizons)
                 if nearer is not None:
@@ -260,7 +266,7 @@ class _Driver:
                     continue
                 attempt = self.elsewhere(attempt, known)
                 stopped = attempt.result.status in _STOPPED
-                if not stopped and not attempt.plausible:
+                if not stopped and not self.leads(attempt):
                     attempt = self.rescue(attempt, known)
                     stopped = attempt.result.status in _STOPPED
             horizons = (*horizons, self.record(attempt, report))
@@ -337,7 +343,7 @@ class _Driver:
                 break
             best = self.solve(attempt.horizon, replace(known, theta=lower))
             iterations, evaluations = iterations + best.iterations, evaluations + best.evaluations
-            if best.plausible or best.result.status in _STOPPED:
+            if self.leads(best) or best.result.status in _STOPPED:
                 return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
         return replace(attempt, iterations=iterations, evaluations=evaluations)
 
@@ -380,9 +386,9 @@ class _Driver:
     def learn(self, attempt: _Attempt, known: HorizonEstimate) -> HorizonEstimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
         result = attempt.result
-        if not result.success:
+        if not result.success and not self.leads(attempt):
             return HorizonEstimate(known.theta, self.user, attempt.horizon)
-        if self.fallback and not attempt.plausible:
+        if not result.success or (self.fallback and not attempt.plausible):
             return HorizonEstimate(result.theta, self.user, attempt.horizon)
         limits = confidence_limits(result, self.confidence, attempt.accuracy, self.user)
         return HorizonEstimate(result.theta, limits, attempt.horizon)
