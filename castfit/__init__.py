@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from castfit.drive.checkup.check import Checkup, doctor
     from castfit.drive.checkup.stiffness import Stiffness, stiffness
     from castfit.drive.design.candidate import Candidate
+    from castfit.drive.design.choices import choose
     from castfit.drive.design.design import VarianceOf, design, variance_of
     from castfit.drive.design.discrimination import Discrimination, discriminate
     from castfit.drive.design.proposal import Design
@@ -189,6 +190,7 @@ __all__ = [
     "at_end",
     "between",
     "bootstrap",
+    "choose",
     "compare",
     "compare_models",
     "conserved",
@@ -312,6 +314,8 @@ def _home(name: str) -> Any:
             from castfit.report import explorer as home
         case "Candidate":
             from castfit.drive.design import candidate as home
+        case "choose":
+            from castfit.drive.design import choices as home
         case "VarianceOf" | "design" | "variance_of":
             from castfit.drive.design import design as home
         case "Discrimination" | "discriminate":

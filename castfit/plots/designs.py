@@ -33,7 +33,7 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     Above, the predictions with their bands of 95 % before (light) and after, and the times with how often each is
     measured (of a population in grey the band of 95 % of values); below, the certificate, which touches its bound where
     the relaxed design measures, the ellipses of two quantities before and after, and the standard deviations after
-    designs of other budgets.
+    designs of other budgets.  Inputs that were chosen in pieces follow as steps.
 
     Parameters
     ----------
@@ -48,16 +48,18 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     >>> proposed = cf.design(result, cf.Candidate([10, 20, 40, 80]), budget=3)
     >>> figure = cf.plots.design(proposed)
     """
-    panels = _panels(found)
-    columns = max(len(panels), 3)
-    figure: Any = new_figure(columns * _WIDTH, 2 * _HEIGHT)
-    cells = figure.add_gridspec(2, columns)
+    panels, inputs = _panels(found), _chosen(found)
+    columns, rows = max(len(panels), 3, len(inputs)), 2 + bool(inputs)
+    figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
+    cells = figure.add_gridspec(rows, columns)
     covariances = _covariances(found)
     for place, (k, j) in enumerate(panels):
         _prediction(_panel(figure, cells[0, place]), found, k, j, covariances)
     _certificate(_panel(figure, cells[1, 0]), found)
     _ellipses(_panel(figure, cells[1, 1]), found, covariances)
     _budgets(_panel(figure, cells[1, 2]), found)
+    for place, (k, name) in enumerate(inputs):
+        _steps(_panel(figure, cells[2, place]), found, k, name)
     return finish(figure, path)
 
 
@@ -79,6 +81,22 @@ def _panels(found: Design) -> list[tuple[int, int]]:
         for j in range(len(values.outputs))
         if np.any(found.table["output"][found.table["candidate"] == found.known.labels[k]] == values.outputs[j])
     ][:_MOST]
+
+
+def _chosen(found: Design) -> list[tuple[int, str]]:
+    """Return candidates and inputs of which pieces were chosen."""
+    every = [
+        (found.known.labels.index(label), n) for label, of in found.chosen.items() for n, v in of.items() if np.ndim(v)
+    ]
+    return every[:_MOST]
+
+
+def _steps(axes: Any, found: Design, k: int, name: str) -> None:
+    values = np.asarray(found.chosen[found.known.labels[k]][name], dtype=float)
+    start, last = found.known.condition(k).start, float(found.bought.values[0][k].times[-1])
+    axes.stairs(values, np.linspace(start, last, values.size + 1), baseline=None, color=INK, linewidth=1.2)
+    heading(axes, plain(f"{name}, as chosen"), pad=4)
+    labels(axes, plain(found.known.posed.label("time")), size=8, labelpad=1)
 
 
 def _covariances(found: Design) -> list[Array]:

@@ -28,7 +28,9 @@ from castfit._support.public_names import public
 from castfit._support.reprs import listed
 from castfit._support.status import InputError, check, suggest
 from castfit._support.time_limit import Stopped, watched
+from castfit.drive.design.best_choices import ChoiceSearch, chosen_design, path_constraints
 from castfit.drive.design.candidate import Candidate
+from castfit.drive.design.choices import choices_of, places_of
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion, InformationCriterion
 from castfit.drive.design.discrimination import Discrimination, discriminated
 from castfit.drive.design.exact import exact as exact_design
@@ -41,6 +43,7 @@ from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
 from castfit.drive.uncertainty.profile.predictions import OutputAt
 
+STARTS = 20  # of choices
 _SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
 
 
@@ -90,6 +93,8 @@ def design(
     price: float = 0.0,
     population: Population | None = None,
     samples: int = 100,
+    constraints: Any = None,
+    starts: int | None = None,
     rng: int | np.random.Generator = 0,
     max_time: float = np.inf,
 ) -> Design:
@@ -123,6 +128,12 @@ def design(
         subjects, each measured at the candidate's times, or at ``per_subject`` of them that are chosen.
     samples : int
         How many of the draws count, at most.
+    constraints : sequence of relations, optional
+        What choices (`choose`) must keep: ``cf.along(x <= 5)`` at all times of the candidates, ``cf.at(3, x >= 1)`` at
+        some, and relations of what `choose` returned, ``first + second <= 100``.
+    starts : int, optional
+        From how many points choices are sought, by default 20: the middle, what the experiment was like, corners, and
+        random ones.
     rng : int or numpy.random.Generator
         Of random starts.
     max_time : float
@@ -165,26 +176,33 @@ def design(
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
     mixed = population is not None or isinstance(known, MixedEffectsResult)
+    choices = choices_of(given, mistakes)
     if mixed:
-        from castfit.drive.design.populations import population_knowledge
-
-        mistakes += [
-            f"{what} is not for populations; leave it out"
-            for what, given_ in (
-                ("worst=True", worst), ("distinct=", distinct is not None),
-                ("cf.discriminate(...)", isinstance(criterion, Discrimination)),
-            )
-            if given_
-        ]  # fmt: skip
-        found = population_knowledge(known, population, given, mistakes)
+        refused = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
+                   "cf.discriminate(...)": isinstance(criterion, Discrimination)}  # fmt: skip
+        mistakes += [f"{what} is not for populations; leave it out" for what, is_so in refused.items() if is_so]
     else:
         mistakes += [
             f"{c.name or f'candidate {k + 1}'}: per_subject is for populations; leave it out, or give population="
             for k, c in enumerate(given)
             if c.per_subject is not None
         ]
-        found = knowledge(known, given, mistakes, samples=samples)
-    bought = purchases(found, budget, float(price), distinct, mistakes)
+
+    def at(numbers: Mapping[str, Array]) -> tuple[Knowledge, Any]:
+        if mixed:
+            from castfit.drive.design.populations import population_knowledge
+
+            check("design", mistakes if choices else [])
+            found: Knowledge = population_knowledge(known, population, given, mistakes)
+        else:
+            found = knowledge(known, given, mistakes, samples=samples, chosen=numbers)
+        return found, purchases(found, budget, float(price), distinct, mistakes)
+
+    found, bought = at({c.name: c.middle for c in choices})
+    mistakes += _choice_mistakes(
+        found, given, criterion, {"constraints": constraints, "starts": starts, "worst": worst}
+    )
+    rules = path_constraints(constraints, found, choices, mistakes) if choices else []
     if worst and len(found.thetas) == 1:
         mistakes.append("the worst case is one among draws; give cf.sample(result) or a bootstrap, or leave worst out")
     apart = criterion if isinstance(criterion, Discrimination) else None
@@ -198,9 +216,35 @@ def design(
         if apart is not None:
             return _against(found, bought, apart, exact=exact, rng=generator, stop=lambda: watch.cause is not None)
         assert made is not None
-        return _designed(
-            found, bought, made, over, worst=worst, exact=exact, rng=generator, stop=lambda: watch.cause is not None
-        )
+
+        def designed(found: Knowledge, bought: Purchases) -> Design:
+            return _designed(
+                found, bought, made, over, worst=worst, exact=exact, rng=generator, stop=lambda: watch.cause is not None
+            )
+
+        if not choices:
+            return designed(found, bought)
+        search = ChoiceSearch(found, bought, DesignGoal(made), _order(found, made, over), given, choices, rules)
+        return chosen_design(search, at, designed, starts or STARTS, generator, lambda: watch.cause is not None)
+
+
+def _choice_mistakes(
+    known: Knowledge, given: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
+) -> list[str]:
+    """List what does not go with choices, or not without them."""
+    starts, labels = options["starts"], [n for n, c in zip(known.labels, given, strict=True) if places_of(c)]
+    found = option_mistakes(("starts", starts, starts is None or is_count(starts, 1), "give a positive integer"))
+    if not labels:
+        none = "nothing is to be chosen; put cf.choose(low, high) into a candidate, or leave it out"
+        return found + [f"{n}= is given, and {none}" for n in ("constraints", "starts") if options[n] is not None]
+    if isinstance(criterion, Discrimination):
+        found.append("what tells models apart cannot be chosen but from samples; give candidates with numbers")
+    if options["worst"]:
+        found.append("choices are best on average over draws; leave worst=True out, or give candidates with numbers")
+    for what in criterion.what if isinstance(criterion, VarianceOf) else ():
+        if isinstance(what, OutputAt) and what.experiment in labels:
+            found.append(f"OutputAt: '{what.experiment}' is what is chosen; predict an experiment that is known")
+    return found
 
 
 def _against(

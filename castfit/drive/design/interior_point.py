@@ -82,6 +82,13 @@ class Offers:
         """Return some of the candidates."""
         return replace(self, J=self.J[:, kept], A=self.A[:, kept], u=self.u[kept], price=self.price[kept])
 
+    @property
+    def everything(self) -> Array | None:
+        """Return as much of each candidate as may be bought, where the budgets allow that and it costs nothing."""
+        with np.errstate(divide="ignore"):
+            cap = np.minimum(self.u, np.min(np.where(self.A > 0, self.b[:, None] / self.A, np.inf), 0, initial=np.inf))
+        return cap if self.fits(cap) and not self.price.any() else None
+
     def fits(self, w: Array) -> bool:
         """Tell whether a design is within all budgets."""
         return bool(np.all(self.A @ w <= self.b * (1 + 1e-9) + 1e-12) and np.all(w <= self.u + 1e-9))

@@ -29,6 +29,7 @@ from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.robust import HeavyTailed
 from castfit.drive.design.candidate import Candidate, with_fields
+from castfit.drive.design.choices import with_numbers
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.experiment.measurements import Relative
 from castfit.integrate import IntegratorOptions
@@ -185,25 +186,21 @@ class Knowledge:
 
     def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array]:
         """Return predictions and spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of the extended theta."""
-        candidate, condition = self.candidates[k], self.condition(k)
+        condition = self.condition(k)
         found = self._predicted(self.extended, condition, times, theta, names)
         mu: list[Array] = []
         s: list[Array] = []
         rows: list[Array] = []
         for name in names:
-            j, said = self.extended.outputs.index(name), candidate.sigma_of(name)
-            spread = np.interp(times, condition.points.times, condition.points.sigma[:, j])
-            if isinstance(said, Relative):
-                spread = np.maximum(said.fraction * np.abs(found.values[:, found.names.index(name)]), said.floor)
+            j, spread = self.extended.outputs.index(name), self.spread_of(k, name, times)
+            if isinstance(spread, Relative):
+                spread = np.maximum(spread.fraction * np.abs(found.values[:, found.names.index(name)]), spread.floor)
                 if not np.all(spread > 0.0):
                     message = (
                         f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"
                     )
                     raise InputError("design", [f"{self.labels[k]}: {message}"])
-            elif said is not None:
-                spread = np.full(times.size, float(said))
-            factors = self.sigmas if said is None else (1.0,) * len(self.sigmas)
-            one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, factors)
+            one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, (1.0,) * len(self.sigmas))
             for part, kept in zip(one, (mu, s, rows), strict=True):
                 kept.append(part)
         return np.stack(mu, 1), np.stack(s, 1), np.stack(rows, axis=1)
@@ -244,6 +241,15 @@ class Knowledge:
         row = np.zeros(len(self.names))
         row[self.of] = slope * posed.natural_slope(self.estimate)
         return row * self.units
+
+    def spread_of(self, k: int, output: str, times: Array) -> Relative | Array:
+        """Return the spreads of an output of candidate k at times (n,), or how they follow from its prediction."""
+        said, condition, j = self.candidates[k].sigma_of(output), self.condition(k), self.extended.outputs.index(output)
+        if said is not None:
+            return said if isinstance(said, Relative) else np.full(times.size, float(said))
+        of = condition.observed[j]
+        factor = self.sigmas[of.group] if of is not None and of.group >= 0 else 1.0
+        return factor * np.interp(times, condition.points.times, condition.points.sigma[:, j])
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
@@ -310,7 +316,7 @@ def _rows(
     mu, slope = (part[at, found.names.index(posed.outputs[j])] for part in (found.values, found.slopes))
     rows = np.zeros((at.size, 2, slope.shape[1]))
     s = given * (sigmas[of.group] if of.group >= 0 else 1.0)
-    location, scale = _informations(of.noise)
+    location, scale = informations(of.noise)
     if of.computed:
         spread = found.names.index(of.predicted[1])
         s = found.values[at, spread]
@@ -323,7 +329,7 @@ def _rows(
     return mu, deviation, rows
 
 
-def _informations(noise: Noise) -> tuple[float, float]:
+def informations(noise: Noise) -> tuple[float, float]:
     """Return kappa and lambda of a noise model, those of the mean and of the logarithm of the spread."""
     match noise:
         case Gaussian() | LogNormal():
@@ -336,12 +342,21 @@ def _informations(noise: Noise) -> tuple[float, float]:
 
 
 def knowledge(
-    given: Any, candidates: Sequence[Candidate], mistakes: list[str], *, samples: int, where: str = "design"
+    given: Any,
+    candidates: Sequence[Candidate],
+    mistakes: list[str],
+    *,
+    samples: int,
+    where: str = "design",
+    chosen: Mapping[str, Array] | None = None,
 ) -> Knowledge:
-    """Pose the problem with an experiment for each candidate; what is wrong is an InputError with all `mistakes`."""
+    """Pose the problem with an experiment for each candidate; what is wrong is an InputError with all `mistakes`.
+
+    chosen : the numbers of what candidates choose (castfit.drive.design.choices)
+    """
     result, estimate, thetas = _source(given, samples, mistakes, where)
     problem: Any = given if result is None else result.problem
-    whole, posed = extended_by(problem, candidates, mistakes, where)
+    whole, posed = extended_by(problem, candidates, mistakes, where, chosen)
     absolute = None if result is None else result.absolute_sigma
     extended = posed.posed.assuming(absolute_sigma=absolute)
     labels = [e.name for e in posed.experiments[len(problem.experiments) :]]
@@ -365,7 +380,11 @@ def knowledge(
 
 
 def extended_by(
-    problem: Problem, candidates: Sequence[Candidate], mistakes: list[str], where: str
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    mistakes: list[str],
+    where: str,
+    chosen: Mapping[str, Array] | None = None,
 ) -> tuple[list[Candidate], Problem]:
     """Return the candidates, with their outputs, and the problem with an experiment for each; raise the mistakes."""
     experiments = {e.name: e for e in problem.experiments}
@@ -394,6 +413,8 @@ def extended_by(
             begins = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
             mistakes.append(f"{label}: {begins}; begin later")
             continue
+        if chosen:
+            candidate = with_numbers(candidate, chosen, base.start)
         labels.append(label)
         whole.append(candidate)
         new.append(_imagined(label, candidate, base, problem, mistakes))

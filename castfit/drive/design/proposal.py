@@ -59,6 +59,8 @@ class Design:
         The same after as many measurements at equidistant times; empty where there is no such design.
     equidistant_efficiency : float
         Of that design; NaN where there is none.
+    chosen : dict
+        Of each candidate with choices (`choose`) what was chosen where: a number, or (pieces,) of an input.
     remarks : tuple of str
         What else is to be known.
 
@@ -84,6 +86,7 @@ class Design:
     after: dict[str, float]
     equidistant: dict[str, float] = field(default_factory=dict[str, float])
     equidistant_efficiency: float = np.nan
+    chosen: dict[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
     remarks: tuple[str, ...] = ()
     exact: bool = True
     goal: DesignGoal
@@ -285,8 +288,11 @@ class Design:
 
     @property
     def _instructions(self) -> list[str]:
-        found: list[str] = []
         lone = len(self.known.labels) == 1
+        found: list[str] = []
+        for label, values in self.chosen.items():
+            shown = [f"{where} = {', '.join(f'{v:.4g}' for v in np.atleast_1d(of))}" for where, of in values.items()]
+            found.append(f"{'' if lone else f'In {label}: '}{'Choose' if lone else 'choose'} {'; '.join(shown)}.")
         for k, label in enumerate(self.known.labels):
             where = "" if lone else f"In {label}: "
             if self.known.candidates[k].fixed:
@@ -335,7 +341,8 @@ class Design:
     def _certificate(self) -> list[str]:
         better = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
         more = f"is better by more than {_percent(better)} ({self.criterion})."
-        what = f"No design of {self.known.among} within the budget {more}"
+        among = self.known.among + (", as chosen," if self.chosen else "")
+        what = f"No design of {among} within the budget {more}"
         if not np.isfinite(self.equidistant_efficiency):
             return [what]
         return [f"{what[:-1]}; equidistant times reach {100 * self.equidistant_efficiency:.0f} %."]

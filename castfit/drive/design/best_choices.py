@@ -1,0 +1,396 @@
+"""The best choices: weights are projected out, so that what is left is a function of the choices alone.
+
+    F(d) = min_w f(M(w, d)),    M(w, d) = M0 + sum_i w_i J_i(d)' J_i(d)
+
+The inner problem is convex, and solved with its certificate by castfit.drive.design.interior_point; the weights need no
+derivatives (Danskin 1967), so that with G of the criterion's tangent
+
+    dF/dd = -tr(G dM/dd) = -2 sum_i w_i <J_i G, dJ_i/dd>
+
+takes one sweep backwards through the graph of the sensitivities.  F is not convex: quasi-Newton steps within bounds, or
+quadratic programs with constraints, begin at the middle, at what the experiment was like, at corners and at random, and
+again beside the best local optima.  The graph is never believed: its slopes are compared with those of the integrated
+model at the middle and at what was found, and there are more steps until both agree.
+
+Notation:  z (n_z,) in [0, 1] are all choices between their bounds, one after the other;  d those of one candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+from scipy.optimize import minimize
+
+from castfit._support.reprs import listed
+from castfit._support.status import InputError, check, suggest
+from castfit._support.time_limit import unwatched
+from castfit.drive.design.choices import DesignChoice, chosen_in, edges_of, places_of
+from castfit.drive.design.interior_point import DesignGoal, relaxed
+from castfit.drive.design.purchases import Purchases
+from castfit.drive.design.sensitivity_graph import SensitivityGraph, in_symbols, obstacles
+from castfit.model.expressions import exchanged
+from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
+from castfit.simulate.output_sensitivities import responses
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index
+    from castfit.drive.design.candidate import Candidate
+    from castfit.drive.design.knowledge import Knowledge
+    from castfit.drive.design.proposal import Design
+
+    Numbers = dict[str, Array]
+    End = tuple[float, Array]
+
+_STEPS, _MOST_STEPS = 60, 4000  # of Runge and Kutta over an experiment, at least
+_ROUGHLY, _AGREEING, _APART = 1e-3, 1e-6, 1e-2  # of the largest slope: for a search, for its end, no agreement at all
+_KEPT = 1e-5  # of its size: what a constraint may be violated by
+_SAME = 1e-4  # of a logarithm: starts that end as near have found the same
+_NOWHERE = 1e8  # the logarithm of what cannot be integrated
+_DISTINCT, _BESIDE, _TRIED, _ELSEWHERE = 4, 60, 3, 0.05  # optima; points beside one; those tried; their distance in z
+_AGAIN, _GAIN = 10, 1e-8  # times that choices are sought again, and what that must bring for whole numbers
+_FINE = 400  # times at which the integrated model is looked at
+
+
+def path_constraints(
+    given: Any, known: Knowledge, choices: Sequence[DesignChoice], mistakes: list[str]
+) -> list[Constraint]:
+    """Read constraints as `control` takes them: along courses, at times, or relations of choices."""
+    every, model = read_constraints(given or (), mistakes), known.extended.model
+    mistakes += repeated_names(every)
+    names = {c.name for c in choices if c.pieces == 1}
+    courses = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name()}
+    last = max(float(c.times[-1]) for c in known.candidates)
+    for c in every:
+        inside, path = {s.name() for s in ca.symvar(c.expression)}, _on_course(c)
+        strange = sorted(inside - (courses if path else names))
+        if c.of != "value":
+            mistakes.append(f"constraint '{c.name}' is about how something changes; bound a state or an output")
+        elif path:
+            mistakes += [f"constraint '{c.name}' contains '{n}': {suggest(n, courses)}" for n in strange]
+        elif strange:
+            mistakes.append(f"constraint '{c.name}' contains {listed(strange)}; along a course write cf.along(...), "
+                            "else constrain single numbers that cf.choose returned")  # fmt: skip
+        wrong = [n for n in c.experiments if n not in known.labels]
+        mistakes += [f"constraint '{c.name}' names '{n}': {suggest(n, known.labels)}" for n in wrong]
+        if isinstance(c.times, tuple) and max(c.times) > last:
+            mistakes.append(f"constraint '{c.name}' is at a time behind the last one of every candidate")
+    return list(every)
+
+
+def _on_course(c: Constraint) -> bool:
+    return c.times == ALONG or isinstance(c.times, tuple)
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceSearch:
+    """The criterion as a function of choices, the weights of samples at their best, in the criterion's order."""
+
+    known: Knowledge
+    bought: Purchases
+    goal: DesignGoal
+    order: Index
+    said: Sequence[Candidate]
+    choices: Sequence[DesignChoice]
+    constraints: Sequence[Constraint]
+    steps: int = _STEPS
+    _weights: dict[str, Array] = field(default_factory=dict[str, "Array"])
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper ones of the choices, (n_z,) each."""
+        every = np.array([pair for c in self.choices for pair in c.pieces * [(c.low, c.high)]], dtype=float)
+        return every[:, 0], every[:, 1]
+
+    @cached_property
+    def place(self) -> dict[str, Index]:
+        """Where each choice stands in z, by name."""
+        ends = np.cumsum([0, *(c.pieces for c in self.choices)]).tolist()
+        return {c.name: np.arange(i, i + c.pieces) for c, i in zip(self.choices, ends[:-1], strict=True)}
+
+    @cached_property
+    def graphs(self) -> dict[int, SensitivityGraph]:
+        """The candidates in which something is chosen."""
+        return {
+            k: SensitivityGraph(self.known, k, c, self.bought.values[0][k].times, self.along(k), self.steps)
+            for k, c in enumerate(self.said)
+            if places_of(c)
+        }
+
+    def along(self, k: int) -> tuple[Constraint, ...]:
+        """Return the constraints of candidate k's course."""
+        label = self.known.labels[k]
+        own = (c for c in self.constraints if _on_course(c))
+        return tuple(c for c in own if not c.experiments or label in c.experiments)
+
+    @cached_property
+    def _relative(self) -> Array:
+        """From rows by the extended problem's theta to those by relative changes, in the criterion's order."""
+        columns = np.zeros((self.known.columns.size, len(self.known.names)))
+        columns[np.arange(self.known.columns.size), self.known.columns] = self.known.units[self.known.columns]
+        return columns[:, self.order]
+
+    @cached_property
+    def _samples(self) -> list[tuple[Array, Array]]:
+        """Theta, and what is known without any candidate, at each sample."""
+        samples, own = range(len(self.known.thetas)), np.ix_(self.order, self.order)
+        return [(self.known.theta(s), self.known.known(s)[own]) for s in samples]
+
+    @cached_property
+    def _whole(self) -> Any:
+        """What relations of choices have left, as a function of z, with its derivatives."""
+        z, (low, high), left = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
+        numbers = {n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])] for n, i in self.place.items() if i.size == 1}
+        for c in (one for one in self.constraints if not _on_course(one)):
+            value = exchanged(c.expression, numbers)
+            left += [sign * (value - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
+        held = ca.vertcat(*left)
+        return ca.Function("held", [z], [held, ca.densify(ca.jacobian(held, z))])
+
+    def numbers(self, z: Array) -> Numbers:
+        """Return the choices, (pieces,) each, by name."""
+        d = self.bounds[0] + (self.bounds[1] - self.bounds[0]) * z
+        return {name: d[place] for name, place in self.place.items()}
+
+    def _own(self, k: int, z: Array) -> tuple[Index, Array]:
+        """Return where the choices of candidate k stand in z, and d."""
+        names, numbers = [c.name for c in self.graphs[k].choices], self.numbers(z)
+        return np.concatenate([self.place[n] for n in names]), np.concatenate([numbers[n] for n in names])
+
+    def rows(self, z: Array, s: int, k: int) -> Array:
+        """Return what candidate k tells at sample s, (n, n_outputs, 2, n_u)."""
+        if k not in self.graphs:
+            return self.bought.values[s][k].rows[..., self.order]
+        return self.graphs[k].rows(self._samples[s][0], self._own(k, z)[1]) @ self._relative
+
+    def apart(self, bought: Purchases, z: Array) -> float:
+        """Return by how much slopes at z differ from the integrated ones, relatively."""
+        true = {k: bought.values[0][k].rows[..., self.order] for k in self.graphs}
+        found = [np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0) for k, rows in true.items()]
+        return float(max(found)) if np.isfinite(found).all() else np.inf
+
+    def value(self, z: Array, counts: Array | None = None) -> tuple[float, Array]:
+        """Return the logarithm of the criterion, with its gradient by z, of the best weights or of given ones."""
+        nowhere, criterion, S = (_NOWHERE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
+        every = [[self.rows(z, s, k) for k in range(len(self.said))] for s in range(S)]
+        if not all(np.isfinite(rows).all() for of in every for rows in of):
+            return nowhere
+        M0, told = np.array([before for _, before in self._samples]), list[Any]()
+        for s, of in enumerate(every):
+            parts = [self.known.blocks(replace(values, rows=rows), c.together)
+                     for values, rows, c in zip(self.bought.values[s], of, self.said, strict=True)]  # fmt: skip
+            M0[s] += sum(
+                np.einsum("Nki,Nkj->ij", part, part) * c.fixed for part, c in zip(parts, self.said, strict=True)
+            )
+            told.append([part for part, c in zip(parts, self.said, strict=True) if not c.fixed])
+        wide = max(part.shape[1] for of in told for part in of)
+        J: Any = [np.concatenate([np.pad(p, ((0, 0), (0, wide - p.shape[1]), (0, 0))) for p in of]) for of in told]
+        offers, nu = replace(self.bought.offers, J=np.array(J), M0=M0), 1e-9
+        if counts is None and (counts := offers.everything) is None:
+            found = relaxed(self.goal, offers, start=self._weights.get("last"))
+            if found is None:
+                return nowhere
+            counts, nu = found.w, found.mu
+            self._weights["last"] = counts  # where the next inner problem begins
+        value, slope = float(offers.price @ counts), np.zeros(z.size)
+        for s, (M, of) in enumerate(zip(offers.information(counts), every, strict=True)):
+            at = criterion.tangent(M, M0[s], nu)
+            if at is None:
+                return nowhere
+            value += at.value / S
+            for k, graph in self.graphs.items():
+                seed = -2.0 / S * self._shares(counts, k, of[k].shape)[..., None, None] * (of[k] @ at.G)
+                place, d = self._own(k, z)
+                slope[place] += graph.pull(self._samples[s][0], d, seed @ self._relative.T)
+        slope *= self.bounds[1] - self.bounds[0]
+        if criterion.logarithmic or offers.price.any():
+            return value, slope
+        return float(np.sign(value) * np.log(abs(value))), slope / abs(value)
+
+    def _shares(self, counts: Array, k: int, shape: tuple[int, ...]) -> Array:
+        """Return how often each value of candidate k is measured, (n, n_outputs)."""
+        out, bought = np.full(shape[:2], float(self.said[k].fixed)), self.bought
+        for i in np.flatnonzero((bought.candidate == k) & (counts > 0)):
+            t, o = int(bought.time[i]), int(bought.output[i])
+            out[slice(None) if t < 0 else t, slice(None) if o < 0 else o] += counts[i]
+        return out
+
+    def held(self, z: Array) -> tuple[Array, Array]:
+        """Return what constraints have left, (n,), and its derivatives by z (n, n_z)."""
+        found: list[Any] = [self._whole.call([z])]
+        for k, graph in self.graphs.items():
+            place, d = self._own(k, z)
+            left, by = graph.held(self.known.theta(), d)
+            wide = np.zeros((left.size, z.size))
+            wide[:, place] = by * (self.bounds[1] - self.bounds[0])[place]
+            found.append((left, wide))
+        return np.concatenate([np.array(v).ravel() for v, _ in found]), np.concatenate([np.array(s) for _, s in found])
+
+    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool]) -> End:
+        """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
+        best: list[Any] = [np.inf, z]
+        size = np.abs(np.nan_to_num(self.held(z)[0])) if self.constraints else np.empty(0)
+        size = np.maximum(size, 1e-3 * max(float(size.max(initial=0.0)), 1e-300))
+
+        def of(point: Any) -> Any:
+            found = self.value(np.asarray(point, dtype=float), counts)
+            if found[0] < min(best[0], _NOWHERE) and (not size.size or left(point).min() >= -_GAIN):
+                best[:] = [found[0], np.array(point)]
+            if stop():
+                raise StopIteration
+            return found
+
+        def left(point: Any) -> Array:
+            return self.held(point)[0] / size
+
+        def by(point: Any) -> Array:
+            return self.held(point)[1] / size[:, None]
+
+        common: Any = {"jac": True, "bounds": [(0.0, 1.0)] * z.size}
+        solve: Any = minimize
+        try:
+            if self.constraints:
+                rule: Any = {"type": "ineq", "fun": left, "jac": by}
+                solve(of, z, method="SLSQP", constraints=[rule], options={"maxiter": 200, "ftol": 1e-12}, **common)
+            else:
+                solve(of, z, method="L-BFGS-B", options={"maxiter": 300, "ftol": 1e-13, "gtol": 1e-9}, **common)
+        except StopIteration:
+            pass
+        return best[0], best[1]
+
+    def starts(self, count: int, rng: np.random.Generator) -> list[Array]:
+        """Return where to begin: the middle, what the experiment was like, both ends, then corners and random points.
+
+        Of three more one is a corner in which inputs are pulses, early or late, one any corner, and one any point.
+        """
+        n = self.bounds[0].size
+        found = [np.full(n, 0.5), self._old(), np.zeros(n), np.ones(n)]
+        for i in range(len(found), count):
+            z = rng.random(n) if i % 3 == 0 else rng.integers(0, 2, n).astype(float)
+            late, length = (i - 4) // 3 % 2, (i - 4) // 6 + 1
+            for place in self.place.values() if i % 3 == 1 else ():
+                pulse = np.arange(place.size) < length
+                z[place] = pulse[::-1] if late else pulse
+            found.append(z)
+        return found[:count]
+
+    def _old(self) -> Array:
+        """Return what the experiment that a candidate is like had in the place of choices, else the middle."""
+        z, (low, high) = np.full(self.bounds[0].size, 0.5), self.bounds
+        experiments, model = {e.name: e for e in self.known.problem.experiments}, self.known.problem.own_model
+        for said in (self.said[k] for k in self.graphs):
+            base = experiments[said.experiment or next(iter(experiments))]
+            had: dict[str, Any] = {**model.initial, **base.initial, **base.inputs}
+            for name, value in {**said.initial, **said.inputs}.items():
+                was = getattr(had.get(name), "guess", had.get(name))
+                place = self.place.get(str(value))
+                if place is None or was is None or (isinstance(was, ca.SX) and not was.is_constant()):
+                    continue
+                edges = edges_of(said, value, base.start)
+                number: Any = was(0.5 * (edges[1:] + edges[:-1])) if callable(was) else float(was)
+                z[place] = np.clip((number - low[place]) / (high - low)[place], 0.0, 1.0)
+        return z
+
+    def _beside(self, z: Array, rng: np.random.Generator) -> list[Array]:
+        """Return points of which one choice is elsewhere, or in which an input comes a piece earlier or later."""
+        found = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
+        for place, by in product(self.place.values(), (-1, 1)):
+            found.append(z.copy())
+            found[-1][place] = np.roll(z[place], by)
+        found = [y for y in found if np.abs(y - z).max() > _ELSEWHERE]
+        return found if len(found) <= _BESIDE else [found[i] for i in rng.choice(len(found), _BESIDE, replace=False)]
+
+    def improved(self, end: End, rng: np.random.Generator, stop: Callable[[], bool]) -> End:
+        """Return what is found from beside a local optimum, as long as that is better."""
+        for _ in range(_AGAIN):
+            near = sorted((self.value(y)[0], i, y) for i, y in enumerate(self._beside(end[1], rng)))[:_TRIED]
+            best = min((self.local(y, None, stop) for *_, y in near), key=_value, default=end)
+            if stop() or not best[0] < end[0] - _SAME:
+                break
+            end = best
+        return end
+
+
+def _value(end: End) -> float:
+    return end[0]
+
+
+def chosen_design(
+    search: ChoiceSearch, at: Callable[[Numbers], tuple[Knowledge, Purchases]],
+    designed: Callable[[Knowledge, Purchases], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
+) -> Design:  # fmt: skip
+    """Return the design of samples at the best choices, which are sought for it again where it is of whole numbers.
+
+    at : the integrated model at numbers;  designed : the best design of samples there
+    """
+    known, said = search.known, search.said
+
+    def integrated(z: Array) -> tuple[Knowledge, Purchases]:
+        with unwatched():  # what was found is judged, however late it is
+            return at(search.numbers(z))
+
+    check("design", [m for k in search.graphs for m in obstacles(known, k)])
+    search, z, off = _searched(search, integrated, starts, rng, stop)
+    found = designed(*integrated(z))
+    for _ in range(_AGAIN if found.exact and not stop() else 0):
+        moved = search.local(z, found.counts, stop)[1]
+        other = designed(*integrated(moved))
+        if not other.value < found.value - _GAIN * abs(found.value):
+            break
+        found, z = other, moved
+    straight = f"{sum(one <= _SAME for one in off) or 'none'} of them straight"
+    remark = f"The choices are the best found from {len(off)} starts, {straight}; others may be better still."
+    chosen = {known.labels[k]: chosen_in(said[k], search.numbers(z)) for k in search.graphs}
+    return replace(found, chosen=chosen, remarks=(*found.remarks, remark, *_kept(found.known, search)))
+
+
+def _searched(
+    search: ChoiceSearch, integrated: Callable[[Array], tuple[Knowledge, Purchases]], starts: int,
+    rng: np.random.Generator, stop: Callable[[], bool],
+) -> tuple[ChoiceSearch, Array, list[float]]:  # fmt: skip
+    """Search from all starts, and take more steps until the integrated model agrees; return how far starts are off."""
+    middle = np.full(search.bounds[0].size, 0.5)
+    while search.apart(search.bought, middle) > _ROUGHLY and search.steps < _MOST_STEPS:
+        search = replace(search, steps=2 * search.steps)
+    ends: list[End] = []
+    for start in search.starts(starts, rng):
+        ends.append(search.local(start, None, stop))
+        if stop():
+            break
+    ranked = sorted(ends, key=_value)
+    if not np.isfinite(ranked[0][0]):
+        what = "keeps the constraints" if search.constraints else "can be integrated"
+        raise InputError("design", [f"none of {len(ends)} starts led to a design that {what}; narrow the bounds of "
+                                    "cf.choose, or loosen constraints"])  # fmt: skip
+    lone = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
+    value, z = min((search.improved(end, rng, stop) for end in lone if np.isfinite(end[0])), key=_value)
+    while (apart := search.apart(integrated(z)[1], z)) > _AGREEING and search.steps < _MOST_STEPS:
+        search = replace(search, steps=2 * search.steps)
+        z = z if stop() else search.local(z, None, stop)[1]
+    if apart > _APART:
+        raise InputError("design", [f"{search.steps} steps of Runge and Kutta differ from the integrated model by "
+                                    f"{100 * apart:.2g} %: it is too stiff for cf.choose; give numbers"])  # fmt: skip
+    return search, z, [end - value for end, _ in ends]
+
+
+def _kept(known: Knowledge, search: ChoiceSearch) -> list[str]:
+    """Say how far the integrated model keeps constraints along its course, at the estimate."""
+    found: list[str] = []
+    for k, c in [(i, one) for i in search.graphs for one in search.along(i)]:
+        label, last = known.labels[k], float(search.said[k].times[-1])
+        posed = known.extended.showing({"constraint": in_symbols(known.extended.model, c.expression)})
+        condition = next(one for one in posed.conditions if one.name == label)
+        times = np.linspace(condition.start, last, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
+        there = responses(posed, condition, times, known.theta(), known.options, outputs=["constraint"])
+        y = np.full(1, np.nan) if there is None else there.values[:, 0]
+        beyond = np.maximum(c.lower - y, y - c.upper)
+        worst = int(np.argmax(beyond))
+        kept = bool(beyond[worst] <= _KEPT * np.abs(y).max())
+        where = "" if kept else f" at t = {times[worst]:.4g}, where it is {y[worst]:.6g}"
+        found.append(f"'{c.name}' is {'' if kept else 'not '}kept by the integrated model of {label}{where}.")
+    return found

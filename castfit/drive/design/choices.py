@@ -1,0 +1,191 @@
+"""What a design chooses besides samples: initial states, inputs, doses and their times, as symbols in candidates.
+
+A choice is a CasADi symbol, so that it may stand in any expression, and in several places at once: a dose d in the
+morning and 100 - d in the evening.  A graph carries nothing but symbols, so what each may be is remembered here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import casadi as ca
+import numpy as np
+
+from castfit._support.arguments import is_count, option_mistakes, real, text
+from castfit._support.arrays import Array
+from castfit._support.status import check
+from castfit.drive.design.candidate import Candidate, with_fields
+from castfit.experiment.events import Doses, Event
+from castfit.experiment.inputs import Input
+from castfit.model.expressions import exchanged
+
+_MOST = 1000  # pieces
+_NUMBER = count(1)
+_KNOWN: dict[str, DesignChoice] = {}
+"""Every choice by the name of its symbol, which is unique."""
+
+
+@dataclass(frozen=True, eq=False)
+class DesignChoice:
+    """Numbers between bounds, one for each of equal pieces of an experiment."""
+
+    symbol: ca.SX
+    low: float
+    high: float
+    pieces: int = 1
+
+    @property
+    def name(self) -> str:
+        """Of its symbol."""
+        return self.symbol.name()
+
+    @property
+    def middle(self) -> Array:
+        """The values half way between the bounds, (pieces,)."""
+        return np.full(self.pieces, 0.5 * (self.low + self.high))
+
+
+def choose(low: float, high: float, *, pieces: int = 1) -> Any:
+    """Let `design` choose a number of a candidate: an initial state, an input, a dose, a time.
+
+    Parameters
+    ----------
+    low, high : float
+        Between which it lies, in its unit.
+    pieces : int
+        Of an input: into how many equal pieces, from the start to the candidate's last time, on each of which it has
+        its own value.
+
+    Returns
+    -------
+    casadi.SX
+        A symbol: it may stand in expressions, and the same one in several places,
+        ``events=[cf.Doses(gut, d, 0), cf.Doses(gut, 100 - d, 12)]``.
+
+    Raises
+    ------
+    InputError
+        Listing every mistake: bounds that are no numbers or in the wrong order, a number of pieces that is none.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> heated = {"T": cf.choose(300, 700, pieces=8)}
+    >>> candidate = cf.Candidate([1, 2, 4], initial={"a": cf.choose(0.5, 5)}, inputs=heated)
+    """
+    first, last = (np.nan if number is None else number for number in (real(low), real(high)))
+    mistakes = option_mistakes(
+        ("pieces", pieces, is_count(pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
+    )
+    if not np.isfinite(last - first):
+        mistakes.append(f"the bounds are {text(low)} and {text(high)}; give two finite numbers")
+    elif not first < last:
+        remedy = "exchange them" if first > last else "give the number itself"
+        mistakes.append(f"low = {first:g} is not below high = {last:g}; {remedy}")
+    check("choose", mistakes)
+    found = DesignChoice(ca.SX.sym(f"choose({first:g}, {last:g}) #{next(_NUMBER)}"), first, last, int(pieces))
+    _KNOWN[found.name] = found
+    return found.symbol
+
+
+def choices_in(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
+    """Return the choices in expressions, each once."""
+    names = (s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v))
+    return tuple(_KNOWN[n] for n in dict.fromkeys(names) if n in _KNOWN)
+
+
+def places_of(candidate: Candidate) -> dict[str, Any]:
+    """Return all that a candidate chooses, by words that say where it is."""
+    found: list[tuple[str, Any]] = [(f"{n}(0)", v) for n, v in candidate.initial.items()]
+    found += [*candidate.parameters.items(), *candidate.inputs.items()]
+    for event in candidate.events or ():
+        if isinstance(event, Doses):
+            doses = [*(("amount", v) for v in event.amount), *(("time", v) for v in event.times)]
+            doses += [(what, getattr(event, what)) for what in ("duration", "lag", "bioavailability")]
+            found += [(f"{what} of the dose into {event.into}", v) for what, v in doses]
+        elif isinstance(event, Event):
+            found += [("time of the event", event.time), *((f"{n} at the event", v) for n, v in event.changes.items())]
+    found = [(where, v) for where, v in found if choices_in([v])]
+    often, met = Counter(where for where, _ in found), Counter[str]()
+    out: dict[str, Any] = {}
+    for where, value in found:
+        met[where] += 1
+        out[where if often[where] == 1 else f"{where} ({met[where]})"] = value
+    return out
+
+
+def choices_of(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[DesignChoice, ...]:
+    """Return all choices of candidates; a piecewise one that is no input is a mistake."""
+    found: dict[str, DesignChoice] = {}
+    for candidate in candidates:
+        for where, value in places_of(candidate).items():
+            own = choices_in([value])
+            found |= {c.name: c for c in own}
+            if where not in candidate.inputs and any(c.pieces > 1 for c in own):
+                mistakes.append(f"'{where}' is chosen in pieces, which only an input has; leave pieces= out")
+    return tuple(found.values())
+
+
+def edges_of(candidate: Candidate, value: Any, start: float) -> Array:
+    """Return where the pieces of an input begin, and the last one ends, (n + 1,)."""
+    pieces = max((c.pieces for c in choices_in([value])), default=1)
+    return np.linspace(start, max(float(candidate.times[-1]), start + 1e-300), pieces + 1)
+
+
+def with_numbers(candidate: Candidate, numbers: Mapping[str, Array], start: float) -> Candidate:
+    """Return a candidate with numbers (pieces,) in the place of choices, of an experiment that begins at `start`."""
+    if not places_of(candidate):
+        return candidate
+    one = {name: float(values[0]) for name, values in numbers.items()}
+
+    def number(value: Any) -> Any:
+        if not isinstance(value, ca.SX):
+            return value
+        found = exchanged(value, one)
+        return float(found) if found.is_constant() else found
+
+    def signal(value: Any) -> Any:
+        if not choices_in([value]):
+            return value
+        edges = edges_of(candidate, value, start)
+        each = [{n: v[min(j, v.size - 1)] for n, v in numbers.items()} for j in range(edges.size - 1)]
+        found = [exchanged(value, of) for of in each]
+        return Input.piecewise_constant(edges[:-1], [float(v) for v in found]) if len(found) > 1 else float(found[0])
+
+    def event(happens: Any) -> Any:
+        new: Any = copy(happens)
+        parts: dict[str, Any] = {**vars(happens)}
+        for name, value in parts.items():
+            if isinstance(value, tuple):
+                vars(new)[name] = tuple(number(v) for v in parts[name])
+            else:
+                vars(new)[name] = _each(parts[name], number) if isinstance(value, Mapping) else number(value)
+        return new
+
+    return with_fields(
+        candidate,
+        initial=_each(candidate.initial, number),
+        parameters=_each(candidate.parameters, number),
+        inputs=_each(candidate.inputs, signal),
+        events=None if candidate.events is None else tuple(event(e) for e in candidate.events),
+    )
+
+
+def _each(values: Mapping[str, Any], of: Callable[[Any], Any]) -> dict[str, Any]:
+    return {name: of(value) for name, value in values.items()}
+
+
+def chosen_in(candidate: Candidate, numbers: Mapping[str, Array]) -> dict[str, Any]:
+    """Return what is chosen where: a number, or (pieces,) of an input."""
+    found: dict[str, Any] = {}
+    for where, value in places_of(candidate).items():
+        size = max(c.pieces for c in choices_in([value]))
+        each = [exchanged(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)]
+        numbers_of = np.array([float(v) if v.is_constant() else np.nan for v in each])
+        found[where] = numbers_of if size > 1 else float(numbers_of[0])
+    return found

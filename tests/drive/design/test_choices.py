@@ -1,0 +1,314 @@
+"""What designs choose besides samples: graphs, gradients, published optima, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import castfit as cf
+from castfit.drive.design.best_choices import ChoiceSearch, path_constraints
+from castfit.drive.design.choices import choices_of
+from castfit.drive.design.criteria import DCriterion
+from castfit.drive.design.interior_point import DesignGoal
+from castfit.drive.design.knowledge import knowledge
+from castfit.drive.design.purchases import purchases
+from tests.drive.design.models import box_lucas
+
+gut, blood, ka, ke, F, V, u, b = cf.symbols("gut blood ka ke F V u b")
+DRUG = cf.Model(
+    {gut: -ka * gut, blood: ka * gut - ke * (1 + u) * blood},
+    parameters=[ka, ke, V],
+    inputs=[u],
+    initial={gut: 0.0, blood: 0.0},
+    outputs={"c": blood / V},
+)
+GUESSES = {"ka": cf.Parameter(1.0, scale="log"), "ke": cf.Parameter(0.2, scale="log"), "V": 20.0}
+
+
+def drug(sigma=0.1, noise=None, **more):
+    said = {"events": [cf.Doses(gut, 100, 0)], "inputs": {"u": 0.0}, **more}
+    pilot = cf.Experiment({"c": [3.0, 2.0]}, [2.0, 8.0], sigma=sigma, noise=noise, **said)
+    return cf.Problem(DRUG, pilot, parameters=GUESSES)
+
+
+def searched(problem, *candidates, steps=200, constraints=None, **options):
+    mistakes = []
+    choices = choices_of(candidates, mistakes)
+    known = knowledge(problem, candidates, mistakes, samples=5, chosen={c.name: c.middle for c in choices})
+    bought = purchases(known, 4, 0.0, None, mistakes)
+    rules = path_constraints(constraints, known, choices, mistakes)
+    assert not mistakes
+    n = len(known.names)
+    return ChoiceSearch(known, bought, DesignGoal(DCriterion(n)), np.arange(n), candidates, choices, rules, steps)
+
+
+WHAT = {
+    "doses": lambda: (drug(), {"events": [cf.Doses(gut, [cf.choose(20, 90), 40], [0, cf.choose(1, 6)])]}),
+    "infusion": lambda: (drug(), {"events": [cf.Doses(gut, 60, 0), cf.Doses(blood, cf.choose(0, 90), 1, duration=4)]}),
+    "after": lambda: (
+        drug(), {"events": [cf.Doses(gut, 60, 0), cf.Doses(blood, cf.choose(0, 9), 2, measured="after")]},
+    ),
+    "event": lambda: (
+        drug(), {"events": [cf.Doses(gut, 60, 0), cf.Event(3, {blood: cf.choose(0.1, 0.9) * blood + ka})]},
+    ),
+    "lag": lambda: (
+        cf.Problem(
+            DRUG,
+            cf.Experiment({"c": [3.0]}, [2.0], sigma=0.1, events=[cf.Doses(gut, 100, 0, lag=b)], inputs={"u": 0.0}),
+            parameters={**GUESSES, "b": cf.Parameter(0.3)},
+        ),
+        {"events": [cf.Doses(gut, cf.choose(20, 100), 0, lag=b)]},
+    ),
+    "steps": lambda: (drug(), {"inputs": {"u": 0.1 + 2 * cf.choose(0, 1, pieces=3)}}),
+    "spline": lambda: (
+        drug(inputs={"u": cf.Input.pchip([0, 3, 8, 30], [0.0, 0.5, 0.1, 0.2])}),
+        {"initial": {"blood": cf.choose(0, 50)}, "events": []},
+    ),
+    "parameter": lambda: (drug(), {"parameters": {"V": 20 + cf.choose(0, 9) * ke}}),
+    "relative": lambda: (drug(), {"initial": {"blood": cf.choose(1, 50)}, "sigma": cf.relative(0.1, floor=1e-3)}),
+    "computed": lambda: (drug({"c": 0.05 + 0.1 * blood / V}), {"initial": {"gut": cf.choose(1, 50)}}),
+    "log-normal": lambda: (drug(0.1, cf.LogNormal()), {"initial": {"blood": cf.choose(1, 50)}, "inputs": {"u": 0.2}}),
+    "free": lambda: (drug(initial={"blood": cf.free(5.0)}), {"initial": {"gut": cf.choose(1, 50)}, "together": "time"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_the_graph_is_the_integrated_model_and_has_its_gradient(what):
+    problem, changes = WHAT[what]()
+    search = searched(problem, cf.Candidate([0.5, 1, 2, 4, 7.5], ["c"], **changes))
+    z = np.full(search.bounds[0].size, 0.5)
+    assert search.apart(search.bought, z) < 2e-6
+    z = np.linspace(0.3, 0.62, z.size)
+    value, slope = search.value(z)
+    assert np.abs(slope).max() > 1e-3
+    h = 1e-4
+    for i, direction in enumerate(np.eye(z.size)):
+        up, down = (search.value(z + s * h * direction)[0] for s in (1, -1))
+        assert slope[i] == pytest.approx((up - down) / (2 * h), rel=1e-3, abs=1e-4 * np.abs(slope).max()), value
+
+
+def test_gradients_go_through_samples_fixed_candidates_and_other_criteria():
+    problem = drug(initial={"gut": cf.free(50.0)}, events=[])
+    told = cf.bootstrap(cf.fit(box_lucas()), samples=3, rng=0)
+    a = cf.choose(0.5, 3)
+    for known, candidates in (
+        (told, [cf.Candidate([1, 3, 6], ["b"], initial={"a": a})]),
+        (
+            problem,
+            [
+                cf.Candidate([1, 3], ["c"], initial={"gut": 10 * a, "blood": 1 / a}, fixed=True, name="done"),
+                cf.Candidate([2, 5, 9], ["c"], initial={"gut": cf.choose(1, 50)}, name="next"),
+            ],
+        ),
+    ):
+        search = searched(known, *candidates)
+        z = np.full(search.bounds[0].size, 0.4)
+        slope, h = search.value(z)[1], 1e-4
+        for i, direction in enumerate(np.eye(z.size)):
+            up, down = (search.value(z + s * h * direction)[0] for s in (1, -1))
+            assert slope[i] == pytest.approx((up - down) / (2 * h), rel=1e-3)
+
+
+def decay(high=4.0, **options):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    problem = cf.Problem(model, cf.Experiment({"x": [0.7]}, [1], sigma=0.1), parameters={"k": cf.Parameter(0.5)})
+    return cf.design(
+        problem, cf.Candidate(np.linspace(0.5, 6, 12), initial={"x": cf.choose(0.5, high)}, name="next"), budget=1,
+        starts=3, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("criterion", ["D", "A", "E", cf.variance_of("k")])
+def test_decay_begins_as_high_as_it_may_and_is_measured_after_one_over_k(criterion):
+    x = cf.symbols("x")
+    design = decay(criterion=criterion)
+    assert design.chosen["next"]["x(0)"] == pytest.approx(4.0, rel=1e-7)
+    assert design.table["time"] == pytest.approx([2.0])
+    assert design.after["k"] == pytest.approx(0.1 * np.e / (4.0 * 2.0) / 0.5, rel=1e-6)
+    kept = decay(criterion=criterion, constraints=[cf.along(x <= 3), cf.at(2, x <= 1)])
+    assert kept.chosen["next"]["x(0)"] == pytest.approx(np.e, rel=1e-6)
+    assert sum("is kept by the integrated model" in remark for remark in kept.remarks) == 2
+
+
+def test_what_is_said_done_and_drawn(tmp_path):
+    design = decay()
+    said = str(design)
+    assert said.startswith("Choose x(0) = 4.\nMeasure x at t = 2.\n")
+    assert "No design of these candidates and times, as chosen, within the budget" in said
+    assert "The choices are the best found from 3 starts, 3 of them straight" in said
+    (experiment,) = design.experiments
+    assert experiment.initial == {"x": pytest.approx(4.0)}
+    assert design.verify(4).fitted == 4
+    design.plot(tmp_path / "design.png")
+    again = cf.design(design.known.problem, design.known.candidates, budget=1)  # these hold numbers
+    assert again.value == pytest.approx(design.value, abs=1e-9)
+    assert not again.chosen
+
+
+def test_doses_and_their_time_are_better_than_any_on_a_grid():
+    grid = np.linspace(0.5, 24, 48)
+
+    def candidate(first, when):
+        return cf.Candidate(grid, ["c"], events=[cf.Doses(gut, first, 0), cf.Doses(gut, 100 - first, when)])
+
+    first, when = cf.choose(40, 90), cf.choose(2, 12)
+    design = cf.design(drug(), candidate(first, when), budget=6, starts=3, over=["ka", "ke"])
+    others = [cf.design(drug(), candidate(a, t), budget=6, over=["ka", "ke"]).value for a in (40, 90)
+              for t in (2, 5, 8)]  # fmt: skip
+    assert design.value <= min(others) + 1e-6
+    chosen = design.chosen["candidate 1"]
+    amounts = [v for where, v in chosen.items() if "amount" in where]
+    assert sum(amounts) == pytest.approx(100)
+    small = cf.design(drug(), candidate(first, when), budget=6, starts=1, constraints=[first <= 50])
+    assert small.chosen["candidate 1"]["amount of the dose into gut (1)"] <= 50 * (1 + 1e-6)
+
+
+def reactor(T, start, **options):
+    """The reaction of Wang and Dowling (2022), as Pyomo.DoE has it: log10 det of the information."""
+    A, B, C, A1, A2, E1, E2, heat = cf.symbols("A B C A1 A2 E1 E2 T")
+    rates = [a * cf.exp(-1000 * e / (8.314 * heat)) for a, e in ((A1, E1), (A2, E2))]
+    model = cf.Model(
+        {A: -rates[0] * A, B: rates[0] * A - rates[1] * B, C: rates[1] * B}, parameters=[A1, A2, E1, E2],
+        inputs=[heat], initial={A: 5.0, B: 0.0, C: 0.0},
+    )  # fmt: skip
+    pilot = cf.Experiment({n: [1.0] for n in "ABC"}, [1.0], sigma=0.01, inputs={"T": 500.0})
+    problem = cf.Problem(model, pilot, parameters={"A1": 84.79, "A2": 371.72, "E1": 7.78, "E2": 15.05})
+    nine = cf.Candidate(np.linspace(0, 1, 9), list("ABC"), together="experiment", initial={"A": start}, inputs={"T": T})
+    design = cf.design(problem, nine, budget=1, **options)
+    return design, -design.value / np.log(10)
+
+
+def test_the_reactor_of_pyomo_doe():
+    published = cf.Input.piecewise_constant(np.arange(8) / 8, [472.92, *[300.0] * 7])
+    assert reactor(published, 5.0)[1] == pytest.approx(19.29129, abs=1e-5)
+    design, value = reactor(cf.choose(300, 700, pieces=8), cf.choose(1, 5), starts=1)
+    assert value > 19.431
+    assert design.chosen["candidate 1"]["A(0)"] == pytest.approx(5)
+    again = cf.Input.piecewise_constant(np.arange(8) / 8, design.chosen["candidate 1"]["T"])
+    assert reactor(again, 5.0)[1] == pytest.approx(value, abs=1e-9)
+
+
+def fishing(times, pieces=None, **options):
+    """Lotka-Volterra with fishing, of which p2 and p4 are wanted, by 4 of 12 for each fish (Sager 2013)."""
+    x, y, p2, p4, caught = cf.symbols("x y p2 p4 u")
+    model = cf.Model(
+        {x: x - p2 * x * y - 0.4 * caught * x, y: -y + p4 * x * y - 0.2 * caught * y}, parameters=[p2, p4],
+        inputs=[caught], initial={x: 0.5, y: 0.7},
+    )  # fmt: skip
+    dt = 12 / times
+    pilot = cf.Experiment({"x": [1.0], "y": [1.0]}, [1.0], sigma=dt**-0.5, inputs={"u": 0.0})
+    problem = cf.Problem(model, pilot, parameters={"p2": 1.0, "p4": 1.0})
+    when = dt * (0.5 + np.arange(times))
+    chosen = {"u": cf.choose(0, 1, pieces=pieces)} if pieces else {"u": 0.0}
+    candidate = cf.Candidate(when, ["x", "y"], at_most=1, inputs=chosen, name="next")
+    budget = {"x": 4 / dt, "y": 4 / dt}
+    return cf.design(problem, candidate, budget=budget, criterion="A", exact=False, **options)
+
+
+def test_fishing_helps_to_know_the_fish():
+    assert fishing(120).value == pytest.approx(0.063957, abs=2.5e-5)
+    design = fishing(60, 15, starts=1)
+    assert design.value == pytest.approx(0.0370, abs=3e-4)
+    u = design.chosen["next"]["u"]
+    assert u[0] == pytest.approx(1)
+    assert u[7:9] == pytest.approx([1, 1])
+    assert u[2:6] == pytest.approx([0] * 4, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_fishing_as_published():
+    design = fishing(240, 60, starts=3)
+    assert design.value == pytest.approx(0.036944, rel=1e-3)
+    u, ends = design.chosen["next"]["u"], 0.2 * np.arange(60)
+    assert (u[(ends < 0.5) | ((ends > 5) & (ends < 7.5))] > 0.99).all()
+    assert (u[((ends > 1) & (ends < 4.5)) | (ends > 8)] < 0.01).all()
+
+
+def test_a_limit_of_time_returns_the_best_so_far():
+    design = decay(max_time=1e-9)
+    assert any("limit of time" in remark for remark in design.remarks)
+    assert 0.5 <= design.chosen["next"]["x(0)"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("bounds", "options", "said"),
+    [
+        ((5, 1), {}, "low = 5 is not below high = 1; exchange them"),
+        ((2, 2), {}, "give the number itself"),
+        ((0, np.inf), {}, "give two finite numbers"),
+        ((0, "x"), {}, "give two finite numbers"),
+        ((0, 1), {"pieces": 0}, "pieces is 0; give an integer from 1 to 1000"),
+    ],
+)
+def test_what_is_no_choice_is_refused(bounds, options, said):
+    with pytest.raises(cf.InputError, match=said):
+        cf.choose(*bounds, **options)
+
+
+x = cf.symbols("x")
+REFUSED = {
+    "q": lambda: ({"initial": {"q": cf.choose(0, 1)}}, {}, "'q'"),
+    "pieces": lambda: ({"initial": {"gut": cf.choose(0, 1, pieces=3)}}, {}, "'gut.0.' is chosen in pieces"),
+    "nothing": lambda: ({}, {"constraints": [cf.along(blood <= 5)]}, "nothing is to be chosen"),
+    "starts": lambda: ({}, {"starts": 3}, "starts= is given, and nothing is to be chosen"),
+    "few": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"starts": 0}, "starts is 0; give a positive integer"),
+    "strange": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"constraints": [cf.along(x <= 5)]}, "contains 'x'"),
+    "bare": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"constraints": [blood <= 5]}, "write cf.along"),
+    "blind": lambda: ({"initial": {"blood": cf.choose(1, 2)}, "events": []}, {}, "no candidate depends on ka"),
+    "T": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"criterion": cf.discriminate(drug())}, "tells models apart"),
+    "worst": lambda: ({"initial": {"gut": cf.choose(0, 1)}}, {"worst": True}, "leave worst=True out"),
+    "trigger": lambda: (
+        {"initial": {"gut": cf.choose(0, 1)}, "events": [cf.Event(when=blood > 1, changes={gut: 0})]}, {},
+        "events that states trigger",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_chosen_is_refused(what):
+    changes, options, said = REFUSED[what]()
+    with pytest.raises(cf.InputError, match=said):
+        cf.design(drug(), cf.Candidate([1, 2, 4, 8], ["c"], **changes), budget=4, **{"starts": 2, **options} if
+                  what not in ("nothing",) else options)  # fmt: skip
+
+
+def test_constraints_that_no_start_keeps_are_said():
+    with pytest.raises(cf.InputError, match="none of 3 starts led to a design that keeps the constraints"):
+        decay(constraints=[cf.at(1, x <= 0.1)])
+
+
+def test_a_stiff_model_is_said_to_be_one():
+    k, y = cf.symbols("k y")
+    model = cf.Model({y: -1e6 * k * (y - 1)}, parameters=[k], initial={y: 0.0})
+    problem = cf.Problem(model, cf.Experiment({"y": [0.7]}, [1e-6], sigma=0.1), parameters={"k": 1.0})
+    with pytest.raises(cf.InputError, match=r"can be integrated|too stiff"):
+        cf.design(problem, cf.Candidate([1e-6, 1], initial={"y": cf.choose(0, 0.5)}), budget=2, starts=2)
+
+
+def test_choices_are_not_for_populations():
+    spec = cf.Population({"ka": cf.Individual(omega=0.3)})
+    with pytest.raises(cf.InputError, match=r"cf\.choose is not for populations"):
+        cf.design(drug(), cf.Candidate([1, 2, 4], ["c"], initial={"gut": cf.choose(0, 1)}), budget=9, population=spec)
+
+
+def test_inputs_are_drawn_as_steps():
+    later = cf.Candidate([1, 2, 4, 8], ["c"], inputs={"u": cf.choose(0, 1, pieces=2)}, name="next")
+    design = cf.design(drug(), later, budget=4, starts=1)
+    figure = design.plot()
+    assert len(figure.axes) == 5
+    (steps,) = figure.axes[-1].patches
+    np.testing.assert_allclose(steps.get_data().values, design.chosen["next"]["u"])
+
+
+def test_choices_on_the_command_line(capsys):
+    from castfit.cli import main
+
+    asked = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1"]
+    assert main([*asked, "--choose", "p1=1"]) == 2
+    assert "give NAME=A:B or NAME=A:B:N" in capsys.readouterr().err
+    assert main([*asked, "--choose", "nothing=0:1"]) == 2
+    assert "'nothing' is no input, parameter or state" in capsys.readouterr().err
+    state = cf.problems.load("bellman").problem.own_model.states[0]
+    assert main([*asked, "--choose", f"{state}=50:70"]) == 0
+    assert f"Choose {state}(0) = " in capsys.readouterr().out
