@@ -62,6 +62,7 @@ SLOW = {
     "scatter_search",
     "steady_states",
     "stiffness",
+    "sunspots",
     "unknown_infectivity",
     "van_der_pol",
     "what_to_measure_next",
