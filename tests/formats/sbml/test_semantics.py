@@ -183,6 +183,13 @@ def test_a_refill_that_repeats_itself():
         of("x = 1; x' = -x; at x < 0.5: x = 1", count=3)
 
 
+@pytest.mark.parametrize("phase", ["time - floor(time / 2) * 2", "rem(time, 2)", "time - 2 * (ceil(time / 2) - 1)"])
+def test_a_phase_that_jumps_back_triggers_in_every_period(phase):
+    """The derivative of floor is zero wherever it is defined, but time less its floor is no line."""
+    out = of(f"n = 0; x' = 1; x = 0; at {phase} > 1.5: n = n + 1", times=np.array([1.4, 1.6, 3.4, 3.6, 5.4, 5.6]))
+    np.testing.assert_array_equal(out["n"], [0, 1, 1, 2, 2, 3])
+
+
 def test_pieces_in_time_are_exact_at_their_ends():
     """A pulse from 1 to 1.001, which an integrator would step over, at a rate of 1000."""
     out = of("x = 0; x' = piecewise(1000, time >= 1 && time < 1.001, 0); y := piecewise(1, time >= 2, 0)")
