@@ -260,7 +260,7 @@ def choose(
     straight : whether it may go down from the start in a box, and go on otherwise from there
     bound : whether it may not, whatever the start: the solver is the user's, or the start is only one of many
     """
-    if any(c.schedule.triggers for c in problem.conditions):
+    if problem.triggered:
         why = "Single shooting was chosen: states trigger events, which collocation cannot follow."
         return Choice(SingleShooting(), None, None, why)
     bound = bound or bool(problem.path or problem.relations)

@@ -157,7 +157,7 @@ class SoftEquations(Strategy):
     def suits(self, problem: Posed, asked: Transcription) -> bool:
         """Tell whether there are states of which nothing is measured, and none that trigger events."""
         partly = has_states(asked) and not every_state_measured(problem)
-        return partly and not _triggered(problem)
+        return partly and not problem.triggered
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Begin at the trajectory that was found, too."""
@@ -205,7 +205,7 @@ class Matching(Strategy):
 
     def suits(self, problem: Posed, asked: Transcription) -> bool:
         """Tell whether states come from data."""
-        return has_states(asked) and is_one_of(asked.states, "data", "smoothed") and not _triggered(problem)
+        return has_states(asked) and is_one_of(asked.states, "data", "smoothed") and not problem.triggered
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Begin at the parameters that agree with them."""
@@ -503,11 +503,6 @@ def unfelt(staged: StagedProblem, linear: Linearization) -> tuple[str, ...]:
     return tuple(name for name, is_weak in zip(layout.names, weak, strict=True) if is_weak)
 
 
-def _triggered(problem: Posed) -> bool:
-    """Whether states trigger events, which the collocation of a match cannot follow."""
-    return any(c.schedule.triggers for c in problem.conditions)
-
-
 def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str = "") -> tuple[SolveStaging, str]:
     """Transcribe where the start says; a note says what was done otherwise."""
     problem = run.problem
@@ -521,7 +516,7 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     staged = known or transcription.transcribe(problem, theta)
     if isinstance(transcription, SingleShooting):
         run.simulated = problem, theta.copy(), staged
-    if not usable or not run.second_start or not every_state_measured(problem) or _triggered(problem):
+    if not usable or not run.second_start or not every_state_measured(problem) or problem.triggered:
         return SolveStaging(transcription, staged, words), ""
 
     def second() -> StagedProblem:

@@ -117,6 +117,11 @@ class Posed:
         return tuple(quantity.name for quantity in self.quantities)
 
     @cached_property
+    def triggered(self) -> tuple[str, ...]:
+        """Names of the experiments in which states trigger events."""
+        return tuple(condition.name for condition in self.conditions if condition.schedule.triggers)
+
+    @cached_property
     def absolute_sigma(self) -> bool:
         """Whether all standard deviations are known, by default where they are given; else some are estimated."""
         return not self.groups and not self.noise_parameters

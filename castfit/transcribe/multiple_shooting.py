@@ -143,17 +143,16 @@ class MultipleShooting:
 
     def _check_events(self, posed: Posed) -> None:
         """Refuse what does not go with events that states trigger."""
-        found = [c.name for c in posed.conditions if c.schedule.triggers]
         odd = {"derivatives": self.derivatives == "adjoint", "algebraic": self.algebraic == "relaxed"}
         check(
             "MultipleShooting",
-            [f"states trigger events in '{found[0]}'; leave {name}='{getattr(self, name)}' out"
-             for name, given in odd.items() if found and given],
+            [f"states trigger events in '{posed.triggered[0]}'; leave {name}='{getattr(self, name)}' out"
+             for name, given in odd.items() if posed.triggered and given],
         )  # fmt: skip
 
     def _backward(self, posed: Posed) -> bool:
         if self.derivatives == "auto":
-            if any(c.schedule.triggers for c in posed.conditions):
+            if posed.triggered:
                 return False
             possible = self.algebraic == "consistent" and is_one_of(self.intervals, "data")
             return possible and adjoint_pays(posed, self.integrator)

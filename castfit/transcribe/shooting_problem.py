@@ -161,7 +161,7 @@ class ShootingProblem(TranscribedProblem):
         self._laid: dict[tuple[int, ...], Arranged] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
-        self._edges = tuple(edges) if nodes and any(c.schedule.triggers for c in problem.conditions) else ()
+        self._edges = tuple(edges) if nodes and problem.triggered else ()
         self._pieces = list(self._here)  # with nodes and triggers: the stages in pieces, as they were found last
         self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep | Reading]] = OrderedDict()
         self._linear: Linearization | None = None
@@ -425,7 +425,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _naturals(self, v: Array) -> list[Natural]:
         found = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
-        if not any(c.schedule.triggers for c in self.problem.conditions):
+        if not self.problem.triggered:
             return found
         key = v.tobytes()
         if key not in self._happened:  # what states trigger is found by integration
@@ -1029,9 +1029,8 @@ def _along_directions(problem: Posed, options: IntegratorOptions, *, nodes: bool
 
 def adjoint_obstacle(problem: Posed) -> str:
     """Say what about a problem the gradient of its cost does not tell; empty if it is all there is."""
-    triggered = [c.name for c in problem.conditions if c.schedule.triggers]
-    if triggered:
-        return f"states trigger events in '{triggered[0]}', which adjoint states cannot follow"
+    if problem.triggered:
+        return f"states trigger events in '{problem.triggered[0]}', which adjoint states cannot follow"
     if problem.constraints or problem.relations or problem.state_bounds:
         return "constraints and bounds of states have derivatives of their own, which the gradient of the cost has not"
     return ""

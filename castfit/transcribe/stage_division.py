@@ -287,7 +287,7 @@ def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False
 
 def check_triggers(what: str, problem: Posed) -> None:
     """Refuse events that states trigger."""
-    found = [c.name for c in problem.conditions if c.schedule.triggers]
+    found = problem.triggered
     reason = f"states trigger events in '{found[0]}', which only shooting can follow" if found else ""
     check(what, [f"{reason}; use SingleShooting() or MultipleShooting()"] if found else [])
 

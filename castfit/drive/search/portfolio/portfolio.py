@@ -149,7 +149,7 @@ def suiting(posed: Posed) -> tuple[str, ...]:
     """
     measured = every_state_measured(posed)
     useless = {
-        "soft": measured or any(c.schedule.triggers for c in posed.conditions),
+        "soft": measured or bool(posed.triggered),
         "incremental": not measured
         or any(c.schedule.instants for c in posed.conditions)
         or bool(posed.model.algebraic_states),
