@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING = (np.inf, np.inf)
+_HUGE = 1e300  # of an infeasibility: 1e-6 goes into it more often than the largest number
 
 
 @public("castfit")
@@ -283,4 +284,4 @@ class Ledger:
 
 def _roughness(infeasibility: float) -> float:
     """Grade continuity in factors of two above 1e-6: among points of one grade the lower cost is the better."""
-    return float(ceil(log2(max(infeasibility / 1e-6, 1.0)))) if infeasibility < np.inf else infeasibility
+    return float(ceil(log2(max(infeasibility / 1e-6, 1.0)))) if infeasibility < _HUGE else infeasibility

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from castfit._support.status import Status
-from castfit.solve.solution import Ledger, infeasibility
+from castfit.solve.solution import Ledger, _roughness, infeasibility
 from tests.solve.blocks import dense, random_problem
 from tests.solve.toys import Affine, Faulty, Formula
 
@@ -109,3 +109,9 @@ def test_values_that_are_not_finite_are_never_best(value):
     ledger.evaluate(np.array([1.0]))
     ledger.evaluate(np.array([2.5]))
     assert ledger.best == 1.0
+
+
+def test_an_infeasibility_near_the_largest_number_is_graded():
+    assert _roughness(0.0) == _roughness(1e-6) == 0.0
+    assert _roughness(8e-6) == 3.0
+    assert _roughness(1e305) == 1e305 < _roughness(np.inf)

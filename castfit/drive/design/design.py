@@ -45,6 +45,7 @@ from castfit.drive.uncertainty.profile.predictions import OutputAt
 
 STARTS = 20  # of choices
 _SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
+_NOTHING = 1e-9  # of a criterion: what changes it by less tells nothing
 
 
 @public("castfit")
@@ -205,6 +206,8 @@ def design(
     rules = path_constraints(constraints, found, choices, mistakes) if choices else []
     if worst and len(found.thetas) == 1:
         mistakes.append("the worst case is one among draws; give cf.sample(result) or a bootstrap, or leave worst out")
+    if bought is not None and exact and not bought.affordable:
+        mistakes.append("the budget buys not one of what is offered; raise it, or ask for weights by exact=False")
     apart = criterion if isinstance(criterion, Discrimination) else None
     if apart is not None and (over is not None or worst or len(found.thetas) > 1):
         mistakes.append("discriminate takes a Result or a Problem, without over= and worst=; leave these out")
@@ -420,6 +423,10 @@ def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, orde
     blind = ~(offers.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
     lost = matters & (reached > UNKNOWN)
     if not lost.any():
+        before, after = float(goal.values(offers.M0)), float(goal.values(offers.information(cap)))
+        if before - after <= _NOTHING * max(1.0, abs(before)):
+            remedy = "offer other times, outputs or conditions"
+            raise InputError("design", [f"no candidate tells anything that is not known already; {remedy}"])
         return
     said = [f"no candidate depends on {listed(names[lost & blind])}"] if (lost & blind).any() else []
     if (lost & ~blind).any():
@@ -457,11 +464,15 @@ def _require_reached(
     if not lost.any():
         return
     n, count = int(matters.sum()) or 1, int(counts.sum())
-    bought = "no measurement is" if not count else "one measurement is" if count == 1 else f"{count} measurements are"
-    remedy = "raise the budget, give priors or a fit of what is known, or ask for less by over= or cf.variance_of(...)"
+    bought = "one measurement is" if count == 1 else f"{count} measurements are"
     if not exact:
         bought = "what the budget buys is"
-    raise InputError("design", [f"{bought} not enough for {n} quantities of which nothing else is known; {remedy}"])
+    what = f"{n} {'quantity' if n == 1 else 'quantities'} of which nothing else is known"
+    remedy = "raise the budget, give priors or a fit of what is known, or ask for less by over= or cf.variance_of(...)"
+    if known.fitted:
+        what = f"{n} {'quantity' if n == 1 else 'quantities'} at the estimates, which are hardly known themselves"
+        remedy = "design from the problem, at guesses that you trust, or raise the budget"
+    raise InputError("design", [f"{bought} not enough for {what}; {remedy}"])
 
 
 def _worst(goal: DesignGoal, offers: Offers, stop: Any) -> tuple[DesignGoal, Offers]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
+from scipy.special import log_ndtr, ndtr
 
 from castfit._support.arguments import text
 from castfit._support.reprs import listed
@@ -326,7 +327,26 @@ def _rows(
     unit = unit * mu if isinstance(of.noise, LogNormal) else unit
     with np.errstate(divide="ignore", invalid="ignore"):
         rows[:, 0] = np.where(unit[:, None] != 0.0, np.sqrt(location) * slope / unit[:, None], 0.0)
+        rows[:, 0] *= np.sqrt(_seen(of.noise, mu, s))[:, None]
     return mu, deviation, rows
+
+
+def _seen(noise: Noise, mu: Array, s: Array) -> Array:
+    """Return the share of the information on the mean that limits of detection leave, (n,).
+
+    Beyond a limit at the distance z, in standard deviations from the mean on the side of what is seen, only that is
+    known:  1 - Phi(z) + z phi(z)  of the information is in what is seen,  phi(z)^2 / Phi(z)  in how often it is not.
+    """
+    share = np.ones(mu.size)
+    if isinstance(noise, (Gaussian, LogNormal)):
+        axis = np.log if isinstance(noise, LogNormal) else np.asarray
+        for limit, sign in ((noise.below, 1.0), (noise.above, -1.0)):
+            if limit is not None:
+                z = sign * (axis(limit) - axis(mu)) / s
+                density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+                hazard = np.exp(-0.5 * z**2 - log_ndtr(z)) / np.sqrt(2.0 * np.pi)
+                share += z * density + density * hazard - ndtr(z)
+    return np.clip(share, 0.0, 1.0)
 
 
 def informations(noise: Noise) -> tuple[float, float]:
@@ -375,6 +395,17 @@ def knowledge(
         and noise.group >= 0
         and not np.isfinite(found.sigmas[noise.group])
     ]
+    unsaid += [
+        f"{labels[k]}: sigma of '{o}' moves with quantities, and values are cut off by a limit of detection; what both "
+        "tell together is not known: give Candidate(sigma=...)"
+        for k, c in enumerate(whole)
+        for o in c.outputs
+        if c.sigma_of(o) is None
+        and (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
+        and noise.computed
+        and isinstance(noise.noise, (Gaussian, LogNormal))
+        and noise.noise.censored
+    ]
     check(where, unsaid)
     return found
 
@@ -388,6 +419,8 @@ def extended_by(
 ) -> tuple[list[Candidate], Problem]:
     """Return the candidates, with their outputs, and the problem with an experiment for each; raise the mistakes."""
     experiments = {e.name: e for e in problem.experiments}
+    if problem.posed.correlations:
+        mistakes.append("errors of measurement depend on each other, which a design does not know; leave that away")
     labels: list[str] = []
     new: list[Experiment] = []
     whole: list[Candidate] = []

@@ -39,6 +39,12 @@ class Purchases:
     values: tuple[tuple[PredictedValues, ...], ...]
     paid: float
 
+    @property
+    def affordable(self) -> bool:
+        """Whether anything can be bought once."""
+        offers = self.offers
+        return bool(np.all(offers.b[:, None] * (1 + 1e-9) >= offers.A, axis=0).any())
+
     def experiments(self, counts: Array, k: int) -> dict[str, list[tuple[float, int, int]]]:
         """Return of candidate k, per output, the times with their position and how often they are measured."""
         found: dict[str, list[tuple[float, int, int]]] = {}

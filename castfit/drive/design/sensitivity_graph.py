@@ -25,7 +25,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
-from castfit.densities.noise.gaussian import LogNormal
+from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.choices import choices_in, edges_of, places_of
 from castfit.drive.design.knowledge import Knowledge, informations
 from castfit.experiment.events import occurrences
@@ -59,6 +59,7 @@ def obstacles(known: Knowledge, k: int) -> list[str]:
     """Say what a candidate has that no graph of steps holds."""
     model, experiment = known.extended.model, known.experiment(k)
     happens = occurrences(experiment.events, experiment.end)
+    noises = [o.noise for o in known.condition(k).observed if o is not None]
     has = {
         "algebraic states": model.algebraic_states,
         "delays": model.lines,
@@ -66,6 +67,7 @@ def obstacles(known: Knowledge, k: int) -> list[str]:
         "a steady state to begin with": experiment.steady is not None,
         "an estimated input": any(isinstance(u, Placeholder) for u in experiment.inputs.values()),
         "events that states trigger": any(o.when is not None for o in happens),
+        "limits of detection": any(isinstance(n, (Gaussian, LogNormal)) and n.censored for n in noises),
         "parameters that switch": any(o.values is not None for o in happens),
     }
     remedy = "with which nothing can be chosen; give several candidates with numbers instead of cf.choose"

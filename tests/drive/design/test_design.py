@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
+from scipy.stats import norm
 
 import castfit as cf
+from castfit.drive.design.knowledge import _seen
 from tests.drive.design.models import box_lucas, decay, fitted
 
 GRID = np.linspace(0.1, 20, 200)
@@ -217,6 +219,98 @@ def test_what_cannot_be_known_is_said():
         cf.design(box_lucas(), cf.Candidate(GRID, ["a"], sigma=0.1), budget=6)
     with pytest.raises(cf.InputError, match="one measurement is not enough for 2 quantities"):
         cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=1)
+
+
+def test_what_tells_nothing_or_cannot_be_bought_is_refused():
+    nothing = "no candidate tells anything that is not known already; offer other times"
+    for candidate in (cf.Candidate([0.0], ["b"]), cf.Candidate([1e4, 2e4], ["b"])):  # b begins with 0, and ends there
+        with pytest.raises(cf.InputError, match=nothing):
+            cf.design(fitted(), candidate, budget=3)
+    with pytest.raises(cf.InputError, match="the budget buys not one of what is offered"):
+        cf.design(fitted(), cf.Candidate(GRID, cost=2), budget=1)
+    with pytest.raises(cf.InputError, match="the fit did not succeed; design from its problem"):
+        cf.design(cf.fit(box_lucas(), "single", cf.GaussNewton(max_iter=1)), cf.Candidate(GRID), budget=3)
+
+
+def test_weak_estimates_are_refused_with_a_remedy():
+    a, b, k1, k2 = cf.symbols("a b k1 k2")
+    model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1.0, b: 0.0})
+    twice = cf.Experiment({"b": [0.45, 0.46]}, [1.0, 1.02], start=0, sigma=0.03)
+    guesses = {n: cf.Parameter(v, lower=0, scale="log") for n, v in {"k1": 0.7, "k2": 0.2}.items()}
+    result = cf.fit(cf.Problem(model, twice, parameters=guesses))
+    assert result.values["k2"] < 1e-6
+    for criterion in ("D", "A", "E", cf.variance_of("k2")):
+        with pytest.raises(cf.InputError, match="hardly known themselves; design from the problem, at guesses"):
+            cf.design(result, cf.Candidate(GRID), budget=4, criterion=criterion)
+
+
+def of_noise(noise):
+    a, b, k1, k2 = cf.symbols("a b k1 k2")
+    model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1.0, b: 0.0})
+    guesses = {n: cf.Parameter(v, lower=0, scale="log") for n, v in {"k1": 0.7, "k2": 0.2}.items()}
+    given = noise(b)
+    told = {"noise": {"b": given}} if isinstance(given, cf.Gaussian) else {"sigma": {"b": given}}
+    data = cf.Experiment({"b": [0.45, 0.53, 0.52, 0.1]}, [1, 2, 4, 30], **told)
+    return cf.Problem(model, data, parameters=guesses)
+
+
+def test_values_below_a_limit_of_detection_tell_little():
+    result = cf.fit(of_noise(lambda b: cf.Gaussian(0.03, below=0.1)))
+    design = cf.design(result, cf.Candidate([1.0, 2, 20, 30]), budget=6)
+    for name, error in result.standard_errors.items():
+        assert design.before[name] * result.values[name] == pytest.approx(error, rel=1e-5)
+    assert design.table["time"].max() <= 2  # at 20 nothing is detected
+    with pytest.raises(cf.InputError, match="what both tell together is not known"):
+        cf.design(of_noise(lambda b: cf.Gaussian(0.02 + 0.1 * b, below=0.1)), cf.Candidate(GRID), budget=3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "mu"),
+    [
+        (cf.Gaussian(0.1, below=0.3), 0.25),
+        (cf.Gaussian(0.1, above=0.3), 0.25),
+        (cf.Gaussian(0.1, below=0.2, above=0.3), 0.25),
+        (cf.LogNormal(0.1, below=0.3), 0.25),
+        (cf.Gaussian(0.1, below=0.3), -2.0),
+    ],
+)
+def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
+    axis, s = (np.log, 0.1) if isinstance(noise, cf.LogNormal) else (np.asarray, 0.1)
+    low, high = (np.inf * sign if of is None else axis(of) for of, sign in ((noise.below, -1), (noise.above, 1)))
+    z = np.linspace(max((low - axis(mu)) / s, -9.0), max(min((high - axis(mu)) / s, 9.0), -9.0), 20001)
+    inside = np.trapezoid(z**2 * norm.pdf(z), z) if z[-1] > z[0] else 0.0
+    beyond = [((low - axis(mu)) / s), ((axis(mu) - high) / s)]
+    score = inside + sum(norm.pdf(of) ** 2 / norm.cdf(of) for of in beyond if np.isfinite(of))
+    assert _seen(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
+
+
+def test_errors_that_depend_on_each_other_are_refused():
+    with pytest.raises(cf.InputError, match="errors of measurement depend on each other"):
+        cf.design(of_noise(lambda b: cf.correlated(0.03, time=1.0)), cf.Candidate(GRID), budget=3)
+
+
+def test_several_budgets_experiments_fixed_and_doses_together():
+    result = fitted()
+    more = cf.Candidate(GRID, ["a", "b"], sigma=0.03, name="more")
+    dosed = cf.Candidate(GRID, ["b"], events=cf.Doses(into="a", amount=1.0, times=[5.0]), spacing=0.5, name="dosed")
+    done = cf.Candidate([3.0, 5.0], ["b"], fixed=True, name="done")
+    design = cf.design(result, [more, dosed, done], budget={"a": 2, "dosed": 3, "all": 8})
+    table, count = design.table, design.table["count"]
+    assert count[table["output"] == "a"].sum() <= 2
+    assert count[table["candidate"] == "dosed"].sum() == 3
+    assert np.diff(table["time"][table["candidate"] == "dosed"]).min() >= 0.5 - 1e-9
+    assert design.spent == 8  # two of what is fixed among them
+    assert {e.name for e in design.experiments} == {"more", "dosed", "done"}
+    assert 0.9 < design.efficiency <= 1
+
+
+def test_a_result_that_was_saved_needs_its_problem(tmp_path):
+    fitted().save(tmp_path / "fit.json")
+    again = cf.Result.load(tmp_path / "fit.json")
+    with pytest.raises(cf.InputError, match="does not know its Problem; use result"):
+        cf.design(again, cf.Candidate(GRID), budget=3)
+    known, loaded = (cf.design(r, cf.Candidate(GRID), budget=3) for r in (fitted(), again.with_problem(box_lucas())))
+    assert loaded.value == pytest.approx(known.value)
 
 
 def test_against_a_rival_of_another_order():
