@@ -260,7 +260,7 @@ class Planner:
     ) -> ProgramSolution:
         """Solve by Gauss and Newton's method where that is near enough to do it, else by IPOPT."""
         solver, bounds = self.solver or Ipopt(), on.bounds()
-        if self.solver is None and (warm or on.program.linear) and on.squares.applies(x, P):
+        if self.solver is None and (warm or on.program.linear) and on.squares is not None:
             solution = on.squares.solve(x, P, *bounds, size, watch, _STEPS)
             if solution is not None:
                 return solution

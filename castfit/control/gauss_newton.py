@@ -13,12 +13,10 @@ a program has no solution or steps do not shrink, nothing is returned, and IPOPT
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
-import scipy.sparse
-from scipy.sparse.linalg import splu
 
 from castfit._support.status import Status
 
@@ -34,24 +32,12 @@ _OPTIONS: dict[str, Any] = {"error_on_fail": False, "print_time": False, "piqp":
 
 
 class SquaresSolver:
-    """The method for one program; `applies` to sums of squares and convex quadratic objectives."""
+    """The method for one program, whose objective is a sum of squares or convex and quadratic."""
 
     def __init__(self, program: Program) -> None:
+        pattern = {"h": program.curvature.sparsity_out(0), "a": program.functions[2].sparsity_out(1)}
         self.program = program
-        self._solver: Any = None
-        if program.curvature is not None and ca.has_conic("piqp"):
-            pattern = {"h": program.curvature.sparsity_out(0), "a": program.functions[2].sparsity_out(1)}
-            self._solver = ca.conic("squares", "piqp", pattern, _OPTIONS)
-
-    def applies(self, x: Array, P: Array) -> bool:
-        """Tell whether curvature is positive: the pivots of B, and hardly more, then are, whatever their order."""
-        if self._solver is None:
-            return False
-        B: Any = self.program.curvature(x / self.program.scale, self.program.numbers(P)).sparse()
-        little = 1e-9 * float(np.abs(B.data).max(initial=1e-300)) * scipy.sparse.identity(B.shape[0])
-        options = {"SymmetricMode": True}
-        factor: Any = cast("Any", splu)((B + little).tocsc(), "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
-        return bool((factor.U.diagonal() > 0.0).all())
+        self._solver: Any = ca.conic("squares", "piqp", pattern, _OPTIONS)
 
     def solve(
         self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Watch, most: int

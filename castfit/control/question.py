@@ -183,17 +183,24 @@ def _told(model: Model, expression: ca.SX) -> ca.SX:
     return by_name(exchanged(model.told(expression), outputs), model.system)
 
 
+def _free(what: str, name: str, of: Any, guess: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> bool:
+    """Read a number that is decided; tell whether it can be."""
+    wrong = bound_mistakes(what, guess, of.lower, of.upper, of.scale)
+    if of.prior is not None or getattr(of, "local", False) or getattr(of, "starts", None) is not None:
+        wrong.append(f"{what} has a prior, starts, or is local; there are no data here, give a value and bounds only")
+    if not wrong and name == HORIZON and (guess <= 0.0 or of.lower < 0.0):
+        wrong.append("the horizon may become negative; give cf.free(guess, lower=...) with lower > 0")
+    mistakes += wrong
+    if not wrong:
+        lower = max(of.lower, 0.0) if name == HORIZON else of.lower
+        quantities.append(DecidedQuantity(name, float(guess), lower, of.upper, of.scale == "log"))
+    return not wrong
+
+
 def _read_horizon(horizon: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> float:
     if isinstance(horizon, Free):
-        wrong = bound_mistakes("the horizon", horizon.guess, horizon.lower, horizon.upper, horizon.scale)
-        if not wrong and (horizon.guess <= 0.0 or horizon.lower < 0.0):
-            wrong = ["the horizon may become negative; give cf.free(guess, lower=...) with lower > 0"]
-        if horizon.prior is not None:
-            wrong.append("the horizon has a prior; there are no data here, leave it out")
-        mistakes += wrong
-        lower = max(horizon.lower, 0.0)
-        quantities.append(DecidedQuantity(HORIZON, horizon.guess, lower, horizon.upper, horizon.scale == "log"))
-        return 1.0 if wrong else float(horizon.guess)
+        fine = _free("the horizon", HORIZON, horizon, horizon.guess, quantities, mistakes)
+        return float(horizon.guess) if fine else 1.0
     length = real(horizon)
     if length is None or not 0.0 < length < np.inf:
         mistakes.append(f"horizon is {text(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it")
@@ -239,14 +246,7 @@ def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity]
             if isinstance(value, Parameter) and not value.fixed:
                 freed.setdefault(name, value)
     for name, value in freed.items():
-        what = f"parameter '{name}'"
-        wrong = bound_mistakes(what, value.value, value.lower, value.upper, value.scale)
-        if value.prior is not None or value.local or value.starts is not None:
-            wrong.append(f"{what} has a prior, starts, or is local; here it has a value and bounds only")
-        mistakes += wrong
-        if not wrong:
-            log = value.scale == "log"
-            quantities.append(DecidedQuantity(name, float(real(value.value) or 0.0), value.lower, value.upper, log))
+        _free(f"parameter '{name}'", name, value, value.value, quantities, mistakes)
     out: list[Array] = []
     for i, values in enumerate(every):
         where = f" in scenario {i + 1}" if len(every) > 1 else ""
@@ -288,10 +288,7 @@ def _read_initial(model: Model, given: Any, quantities: list[DecidedQuantity], m
         value = every.get(n, 1.0 if n in model.algebraic_states else None)
         value = value.guess if isinstance(value, Consistent) else value
         if isinstance(value, Free) and n in model.own_states:
-            wrong = bound_mistakes(f"initial state '{n}'", value.guess, value.lower, value.upper, value.scale)
-            wrong += [f"initial state '{n}' has a prior; there are no data here"] if value.prior is not None else []
-            mistakes += wrong
-            quantities.append(DecidedQuantity(f"{n}(0)", value.guess, value.lower, value.upper, value.scale == "log"))
+            _free(f"initial state '{n}'", f"{n}(0)", value, value.guess, quantities, mistakes)
             out[n] = None
             continue
         number = real(value)

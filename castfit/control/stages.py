@@ -130,8 +130,9 @@ class StageGraphs:
         summed = ca.vertcat(*(t.expression for t in self.summed))
         self._rates = ca.Function("rates", system.arguments, [ca.vertcat(*rates), system.alg, ca.SX(summed)])
         self._nodes = list[tuple[ca.SX, StagePoint]]()  # where integrands are added up, with weights
+        self.integrals = ca.SX(len(self.summed), 1)
         build = self._runge_kutta if self.method.steps else self._collocated
-        defects, end, self.integrals, self.inside, self.end = build()
+        defects, end, self.inside, self.end = build()
         self.begin = self.place(0.0, self.s, ca.SX(self.n_z, 1))
         self.equations = StageRows("the model's equations", ca.vertcat(defects, end - self.next), 0.0, 0.0)
 
@@ -166,45 +167,43 @@ class StageGraphs:
         found: Any = self._rates(place.t, place.x[: self.n_x], place.z, self.p, place.u)
         return found
 
-    def _collocated(self) -> tuple[ca.SX, ca.SX, ca.SX, list[StagePoint], StagePoint]:
+    def _rate(self, weight: Any, place: StagePoint) -> tuple[ca.SX, ca.SX]:
+        """Return the derivatives and what algebraic equations leave at a point, and add its share of integrals up."""
+        rate, residual, integrand = self.rates(place)
+        self.integrals += weight * integrand
+        self._nodes.append((weight, place))
+        return rate, residual
+
+    def _collocated(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
         chosen = self.method.table
         assert chosen is not None
         n, d = self.n_s + self.n_z, chosen.degree
         every = [self.w[i * n : (i + 1) * n] for i in range(d)]
         nodes = [self.s, *(of[: self.n_s] for of in every)]
         algebraic = [ca.reshape(of[self.n_s :], self.n_z, 1) for of in every]  # of one state alone, a slice is a row
-        places, defects, total = list[StagePoint](), list[ca.SX](), ca.SX(len(self.summed), 1)
+        defects = list[ca.SX]()
         for i, of in enumerate(every):
             place = self.place(float(chosen.points[i]), of[: self.n_s], algebraic[i])
-            rate, residual, integrand = self.rates(place)
+            rate, residual = self._rate(self.h * float(chosen.weights[i]), place)
             slope = sum((float(c) * x for c, x in zip(chosen.derivative[i], nodes, strict=True)), ca.SX(self.n_s, 1))
             defects += [self.h * rate - slope, residual]
-            total += self.h * float(chosen.weights[i]) * integrand
-            places.append(place)
-            self._nodes.append((self.h * float(chosen.weights[i]), place))
         end = sum((float(c) * x for c, x in zip(chosen.end, nodes, strict=True) if c), ca.SX(self.n_s, 1))
         z = sum((float(c) * of for c, of in zip(chosen.algebraic_basis(1.0), algebraic, strict=True)),
                 ca.SX(self.n_z, 1))  # fmt: skip
-        return ca.vertcat(*defects), end, total, places, self.place(1.0, end, z)
+        return ca.vertcat(*defects), end, [place for _, place in self._nodes], self.place(1.0, end, z)
 
-    def _runge_kutta(self) -> tuple[ca.SX, ca.SX, ca.SX, list[StagePoint], StagePoint]:
+    def _runge_kutta(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
         """Take steps of the classical method."""
-        steps, none = self.method.steps, ca.SX(0, 1)
-        x, total, h = self.s, ca.SX(len(self.summed), 1), self.h / self.method.steps
-
+        steps, none, x, h = self.method.steps, ca.SX(0, 1), self.s, self.h / self.method.steps
         for i in range(steps):
-            slope, integrand = list[ca.SX](), list[ca.SX]()
-            for tau, by in ((0.0, 0.0), (0.5, 0.5), (0.5, 0.5), (1.0, 1.0)):
-                at = x + h * by * slope[-1] if slope else x
-                place = self.place((i + tau) / steps, at, none)
-                rate, _, more = self.rates(place)
-                slope.append(rate)
-                integrand.append(more)
-                self._nodes.append((h / (6 if tau in (0.0, 1.0) else 3), place))
-            x = x + h / 6 * (slope[0] + 2 * slope[1] + 2 * slope[2] + slope[3])
-            total += h / 6 * (integrand[0] + 2 * integrand[1] + 2 * integrand[2] + integrand[3])
+            slopes, change = [ca.SX(self.n_s, 1)], ca.SX(self.n_s, 1)
+            for tau, share in ((0.0, 6), (0.5, 3), (0.5, 3), (1.0, 6)):
+                place = self.place((i + tau) / steps, x + h * tau * slopes[-1], none)
+                slopes.append(self._rate(h / share, place)[0])
+                change += h / share * slopes[-1]
+            x = x + change
         end = self.place(1.0, self.next, none)
-        return none, x, total, [end], end
+        return none, x, [end], end
 
     def initial(self) -> StageRows:
         """Return the equations of the first stage's initial states."""
@@ -268,13 +267,16 @@ class StageGraphs:
         bend = ca.hessian(expression, ca.vertcat(*inner))[0]
         if rows is not None:
             inner, bend = [row for _, row in rows], ca.diag(ca.SX([2.0 * factor for factor, _ in rows]))
-        free = [s for s in ca.vertsplit(system.p) if s.name() in self.named] if system.p.numel() else []
-        if ca.depends_on(bend, ca.vertcat(system.x, system.z, system.u, *free)):
+        elif not bend.is_constant():
             return None
+        else:
+            values = np.linalg.eigvalsh(np.array(ca.DM(ca.densify(bend)))).tolist()
+            if values[0] < -1e-12 * values[-1]:
+                return None
         total = ca.SX(self.y.numel(), self.y.numel())
         for weight, place in places:
-            J, at = ca.jacobian(self.at(place, inner), self.y), self.at(place, ca.vertsplit(ca.vec(ca.densify(bend))))
-            total += weight * ca.mtimes([J.T, ca.sparsify(ca.reshape(at, *bend.shape)), J])
+            J = ca.jacobian(self.at(place, inner), self.y)
+            total += weight * ca.mtimes([J.T, bend, J])
         return ca.sparsify(total) if ca.sparsify(total).nnz() else None
 
     def rows(self, edges: Array) -> list[StageRows]:
@@ -292,19 +294,11 @@ class StageGraphs:
 
         At the begin of the first stage a constraint of states alone is a statement about the initial states.
         """
-        system, constraints = self.question.model.system, self.question.path
-        if not constraints:
-            return []
-        jumping = [
-            i for i, c in enumerate(constraints)
-            if ca.depends_on(c.expression, system.u) and not (self.n_z and ca.depends_on(c.expression, system.z))
-        ]  # fmt: skip
-        places = [*((place, range(len(constraints))) for place in self.inside), (self.begin, jumping)]
-        out: list[StageRows] = []
-        for place, chosen in places:
-            found = ca.vertsplit(self.at(place, [constraints[i].expression for i in chosen])) if chosen else []
-            for i, value in zip(chosen, found, strict=True):
-                out += self._held(constraints[i], value, i)
+        system, out = self.question.model.system, list[StageRows]()
+        for i, c in enumerate(self.question.path):
+            jumps = ca.depends_on(c.expression, system.u) and not (self.n_z and ca.depends_on(c.expression, system.z))
+            for place in (*self.inside, *([self.begin] if jumps else [])):
+                out += self._held(c, self.at(place, [c.expression]), i)
         return out
 
     def _points(self, edges: Array) -> list[StageRows]:

@@ -92,9 +92,10 @@ class TranscribedPlan:
         )
 
     @cached_property
-    def squares(self) -> SquaresSolver:
-        """Gauss and Newton's method for the program."""
-        return SquaresSolver(self.program)
+    def squares(self) -> SquaresSolver | None:
+        """Gauss and Newton's method for the program; None where the objective is no sum of squares."""
+        usable = self.program.curvature is not None and ca.has_conic("piqp")
+        return SquaresSolver(self.program) if usable else None
 
     def bounds(self) -> tuple[Array, Array]:
         """Return the bounds of all variables, (n,) each."""
