@@ -8,7 +8,8 @@ point is within 0.1 of the best value that the collection knows, or when their t
 else runs on the machine changes nothing.  Hits are those that ended at or below this value, plus 0.1 or 1; the CPU time
 per hit is that of all searches divided by their number.  The figures of pyPESTO and AMICI beside ours were measured
 with pyPESTO 0.7 and AMICI 1.0 on one core, ten starts by the best of fides, trf and L-BFGS-B; or, where an interpreter
-is named in which they are installed, they are run here and now: compiled, evaluated, and started ten times with fides.
+is named in which they are installed, they are run here and now: compiled, evaluated beside castfit's objective in
+pyPESTO, and started ten times with fides.
 """
 
 from __future__ import annotations
@@ -350,8 +351,18 @@ def sheet(entries: Iterable[CollectionEntry]) -> Sheet:
         (">hits 1", lambda e: f"{e.hits(_FAR)}" if e.values else "-"),
         (">best", lambda e: f"{min(e.values):.4f}" if e.values else "-"),
         (">CPU s/hit", lambda e: f"{e.seconds_per_hit:.3g}" if e.values else "-"),
+        (">in pyPESTO", _inside),
         (">pyPESTO", lambda e: _or(e.peer.hits, e.peer.seconds, f"{{:g}}/{e.peer.starts}, {{:.3g}} s")),
     )  # fmt: skip
+
+
+def _inside(entry: CollectionEntry) -> str:
+    """Say how castfit's gradient does in pyPESTO: milliseconds, over AMICI's there, and how far off the value is."""
+    ratio, found = entry.peer.ratio, entry.peer.castfit
+    if ratio is None:
+        return "-"
+    off = f"{found['off']:.0e}" if "off" in found else "AMICI fails"
+    return f"{found['gradient']:.2g} ms, {ratio:.2f}, {off}"
 
 
 def _or(one: float | None, other: float | None, form: str) -> str:
@@ -442,6 +453,12 @@ def _below(entries: Sequence[CollectionEntry]) -> list[str]:
     if any(e.values for e in entries):
         said.append("hits: searches that ended within 0.1, or 1, of the best value known; each stopped there, or when "
                     "its CPU seconds were over")  # fmt: skip
+    inside = [e.peer for e in entries if e.peer.ratio is not None]
+    if inside:
+        said.append("in pyPESTO: a gradient with its value by castfit's objective in pyPESTO's problem, in turns with "
+                    "AMICI's: CPU time, over AMICI's, and how far, relatively, values are off")  # fmt: skip
+    said += [f"{e.problem}, castfit in pyPESTO: {e.peer.castfit['trouble']}"
+             for e in entries if "trouble" in e.peer.castfit]  # fmt: skip
     both = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
     said += [f"Objectives at the nominal parameters differ from AMICI's by at most {max(both):.1e}"] if both else []
     if any(e.simulations > 1e-3 for e in entries):

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+
+import castfit
 
 _COMPILING = 900.0  # seconds of real time: AMICI compiles for one to several minutes
 _LINES = 3  # of its complaint
@@ -33,6 +36,10 @@ class Peer:
         AMICI's negative log likelihood at the nominal parameters; priors included.
     versions : str
         Of both, where they were run now; nothing for the figures that were measured once.
+    castfit : mapping
+        Of castfit's objective in pyPESTO's problem, evaluated in turns with AMICI's: "value" and "gradient" with its
+        value, "amici_value" and "amici_gradient", in CPU milliseconds; "off" and "gradient_off", relative differences
+        from AMICI at tight tolerances, where it can be had; "trouble" where castfit could not be run there.
     trouble : str
         Why they could not be run.
     """
@@ -45,6 +52,13 @@ class Peer:
     nominal: float | None = None
     versions: str = ""
     trouble: str = ""
+    castfit: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def ratio(self) -> float | None:
+        """The time of castfit's gradient, with its value, over that of AMICI's, both in pyPESTO."""
+        ours, theirs = (self.castfit.get(name) for name in ("gradient", "amici_gradient"))
+        return None if ours is None or not theirs else ours / theirs
 
 
 PEERS = {
@@ -92,9 +106,10 @@ def live(interpreter: str, problem: Path, best: float, margin: float, starts: in
     with tempfile.TemporaryDirectory() as compiled, resources.as_file(script) as file:
         # The path stays as it is given: what a link in a virtual environment points to has none of its packages.
         command = [interpreter, str(file), str(problem.absolute()), f"{compiled}/model", str(starts), str(seed)]
+        home = str(Path(castfit.__file__).parents[1])
         try:
             done = subprocess.run(
-                [*command, str(limit)], capture_output=True, encoding="utf-8", env=environment, check=False,
+                [*command, str(limit), home], capture_output=True, encoding="utf-8", env=environment, check=False,
                 timeout=_COMPILING + 10.0 * limit,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -114,4 +129,5 @@ def live(interpreter: str, problem: Path, best: float, margin: float, starts: in
         len(found["values"]),
         found["nominal"],
         versions,
+        castfit=found.get("castfit", {}),
     )

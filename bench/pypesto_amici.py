@@ -3,10 +3,11 @@
 
 castfit runs this file with another interpreter, in which these two are installed, and never imports it:
 
-    python pypesto_amici.py PROBLEM.yaml FOLDER STARTS SEED SECONDS
+    python pypesto_amici.py PROBLEM.yaml FOLDER STARTS SEED SECONDS CASTFIT
 
 FOLDER is where AMICI puts the compiled model.  Starts are drawn between the bounds and fitted by fides, until these
-fits have taken SECONDS of CPU time.
+fits have taken SECONDS of CPU time.  CASTFIT is the folder that holds the package castfit: where what it needs is
+installed too, its objective is put into the same problem of pyPESTO, and both are evaluated in turns.
 """
 
 import contextlib
@@ -50,7 +51,55 @@ def read(path):
     return petab.v1.Problem.from_yaml(said, base_path=os.path.dirname(os.path.abspath(path)))
 
 
-def measured(path, folder, starts, seed, limit):
+def accurate(objective, x):
+    """Return the value of AMICI and its gradient at the tightest tolerances with which it comes to an end."""
+    import numpy as np
+
+    solver = objective.amici_solver
+    solver.set_max_steps(1_000_000)
+    for relative in (1e-12, 1e-11, 1e-10, 1e-9):
+        solver.set_relative_tolerance(relative)
+        solver.set_absolute_tolerance(1e-3 * relative)
+        value, slope = objective(x, sensi_orders=(0, 1))
+        if np.isfinite(value) and np.isfinite(slope).all():
+            break
+    return value, slope
+
+
+def beside(importer, problem, nominal, path, home):
+    """Evaluate castfit's objective in pyPESTO's problem, in turns with AMICI's; tell why that cannot be done."""
+    import numpy as np
+
+    sys.path.append(home)
+    try:
+        import castfit
+
+        objective = castfit.petab.to_pypesto(path)
+        ours = importer.create_problem(objective=objective).objective
+    except Exception as error:  # whatever keeps it from that is told
+        return {"trouble": f"{type(error).__name__}: {error}"[:200]}
+    theirs = problem.objective
+    took = {(name, order): [] for name in ("castfit", "amici") for order in (0, 1)}
+    for k in range(2 * REPEATS + 1):  # the first one builds what is built once
+        for order in (0, 1):
+            for name, of in (("castfit", ours), ("amici", theirs)):
+                x = nominal + 1e-9 * (2 * k + order + 1)
+                began = seconds()
+                of(x, sensi_orders=(0, 1)[: order + 1])
+                took[name, order].append(1e3 * (seconds() - began))
+    median = {key: sorted(of[1:])[REPEATS] for key, of in took.items()}
+    found = {"value": median["castfit", 0], "gradient": median["castfit", 1]}
+    found |= {"amici_value": median["amici", 0], "amici_gradient": median["amici", 1]}
+    at, slope = ours(nominal, sensi_orders=(0, 1))
+    other, their_slope = accurate(theirs, nominal)
+    found["nominal"] = float(at)
+    if np.isfinite(other):
+        found["off"] = float(abs(at - other) / max(1.0, abs(other)))
+        found["gradient_off"] = float(np.abs(slope - their_slope).max() / max(1.0, np.abs(their_slope).max()))
+    return found
+
+
+def measured(path, folder, starts, seed, limit, home):
     """Compile, evaluate at the nominal parameters, and fit."""
     import amici
     import fides  # noqa: F401
@@ -72,6 +121,7 @@ def measured(path, folder, starts, seed, limit):
     found["value"] = timed(lambda: objective(next(points)))
     points = iter(moved)
     found["gradient"] = timed(lambda: objective(next(points), sensi_orders=(1,)))
+    found["castfit"] = beside(importer, problem, nominal, path, home)
     rng_starts = np.random.default_rng(seed)
     lower, upper = np.asarray(problem.lb), np.asarray(problem.ub)
     values, took = [], []
@@ -89,9 +139,9 @@ def measured(path, folder, starts, seed, limit):
 
 
 if __name__ == "__main__":
-    path, folder, starts, seed, limit = sys.argv[1:6]
+    path, folder, starts, seed, limit, home = sys.argv[1:7]
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     with contextlib.redirect_stdout(sys.stderr):
-        told = measured(path, folder, int(starts), int(seed), float(limit))
+        told = measured(path, folder, int(starts), int(seed), float(limit), home)
     sys.stdout.write(json.dumps(told))

@@ -127,6 +127,7 @@ def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsy
     (tmp_path / "decay" / "simulatedData_decay.tsv").write_text(table)
     answer = {"versions": {"pypesto": "9", "amici": "8"}, "nominal": -2.2, "value": 1.5, "gradient": 7.5}
     answer |= {"values": [-4.0, None, 5.0], "seconds": [1.0, 2.0, 4.0]}
+    answer["castfit"] = {"value": 1.0, "gradient": 2.0, "amici_value": 2.0, "amici_gradient": 8.0, "off": 2e-9}
     options = ["bench", "petab", "--folder", str(tmp_path), "--starts", "1", "--max-time", "20", "--json", "-"]
     assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
     told = capsys.readouterr()
@@ -136,6 +137,11 @@ def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsy
     assert peer["versions"] == "pypesto 9, amici 8"
     assert row["simulations"] == pytest.approx(0.01, rel=1e-3)
     assert "run now, pypesto 9, amici 8" in told.err
+    assert peer["castfit"] == answer["castfit"]
+    assert "0.25," in told.err  # the ratio of the gradients
+    answer["castfit"] = {"trouble": "ModuleNotFoundError: casadi"}
+    assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
+    assert "decay, castfit in pyPESTO: ModuleNotFoundError" in capsys.readouterr().err
     assert cli.main([*options, "--pypesto", _peer(tmp_path, "echo no amici here >&2; exit 1")]) == 0
     told = capsys.readouterr()
     assert "no amici here" in json.loads(told.out)["rows"][0]["peer"]["trouble"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,6 +168,29 @@ def test_what_cannot_be_integrated_is_infinite(tmp_path, pypesto):
     assert np.isnan(gradient).all()
     assert np.isnan(information).all()
     assert np.isnan(objective(np.array([2.0]), mode="mode_res")).all()
+
+
+def test_what_the_quick_steps_cannot_integrate_the_robust_ones_do(path, monkeypatch):
+    """Derivatives that follow the steps of the states are given up early; then the same is asked otherwise."""
+    objective = cf.petab.to_pypesto(path)
+    expected = objective(objective.guess, sensi_orders=(0, 1, 2))
+    residuals = objective(objective.guess, mode="mode_res")
+    quick = objective.likelihood._objective.staged
+    monkeypatch.setattr(type(quick), "linearize", failing(type(quick).linearize, quick))
+    monkeypatch.setattr(type(quick), "evaluate", failing(type(quick).evaluate, quick))
+    for one, other in zip(objective(objective.guess, sensi_orders=(0, 1, 2)), expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
+    assert objective(objective.guess) == pytest.approx(expected[0])
+    assert objective(objective.guess, mode="mode_res") == pytest.approx(residuals, abs=1e-6)
+
+
+def failing(method, of):
+    """Return a method that fails for one object."""
+
+    def called(self, *given, **options):
+        return SimpleNamespace(ok=False, cost=np.inf) if self is of else method(self, *given, **options)
+
+    return called
 
 
 def test_mistakes(path, tmp_path, monkeypatch):
