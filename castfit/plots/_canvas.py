@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from castfit._support.arguments import text
+from castfit._support.status import InputError
 from castfit.experiment.measurements import UNITS
 from castfit.plots._colours import FAINT, INK, SOFT
 
@@ -94,9 +97,9 @@ def tidy(axes: Axes) -> None:
 
 def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: float) -> None:
     """Name an axis, or both."""
-    for text, name in ((x, axes.set_xlabel), (y, axes.set_ylabel)):
-        if text:
-            name(text, fontsize=size, color=INK, **place)
+    for words, name in ((x, axes.set_xlabel), (y, axes.set_ylabel)):
+        if words:
+            name(words, fontsize=size, color=INK, **place)
 
 
 def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, shown: bool = True, **look: Any) -> None:
@@ -181,6 +184,10 @@ def finish(figure: Canvas, path: str | Path | None) -> Figure:
     What was written is at hand already: pyplot is not given it, so that a loop that writes many need not close them.
     """
     if path is not None:
+        given = cast("Any", path)
+        if not isinstance(given, (str, PathLike)) and not hasattr(given, "write"):
+            said = f"path is {text(given)}; give the path of a file, such as 'fit.png', and all else by its name"
+            raise InputError("plot", [said])
         figure.savefig(path)
     elif not _unseen.get():
         figure.give_to_pyplot()

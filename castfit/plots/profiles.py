@@ -83,15 +83,30 @@ def _panel(axes: Axes, one: Profile) -> None:
     for level in one.confidence_levels:
         height = one.threshold(level)
         axes.axhline(height, color=SOFT, linewidth=0.7, zorder=0)
-        axes.annotate(f"{100 * level:g} %", (1.0, height), xycoords=("axes fraction", "data"), fontsize=6,
-                      color=SOFT, ha="right", va="bottom")  # fmt: skip
+        axes.annotate(f"{100 * level:g} %", (0.5, height), xycoords=("axes fraction", "data"), fontsize=6,
+                      color=SOFT, ha="center", va="bottom")  # fmt: skip
         ends = [end for region in one.regions(level) for end in region if np.isfinite(end)]
         axes.plot(ends, [height] * len(ends), "|", color=INK, markersize=9)
     axes.set_ylim(-0.05 * top, top)
     inside = values[one.objective <= top]
     if inside.size > 1 and inside[-1] > inside[0]:
         axes.set_xlim(*_widened(float(inside[0]), float(inside[-1]), one.scale == "log"))
+    _label_few(axes, one.scale == "log")
     labels(axes, one.name)
+
+
+def _label_few(axes: Axes, log: bool) -> None:
+    """Label so few places of the lower axis that its labels have room in a narrow panel."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+
+    low, high = axes.get_xlim()
+    if log:
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    if log and high > 10.0 * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high < 100.0 * low else (1.0,), numticks=5))
+        return
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
 
 
 def _widened(low: float, high: float, log: bool) -> tuple[float, float]:

@@ -86,7 +86,7 @@ class Goodness:
         worst = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
         if not worst:
             return self
-        left = f"{100 * self.unexplained[worst]:.3g} % of the variance of {worst} unexplained, which is not noise"
+        left = f"{left_by_model(worst, self.unexplained[worst])}, which is not noise"
         said = f"The model does not describe the data: it leaves {left}. Other starts may be better."
         return replace(self, described=False, sentence=said)
 
@@ -150,13 +150,20 @@ def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> 
     if not known:
         return True, ""
     worst = max(known, key=lambda name: known[name])
-    left = f"{100 * known[worst]:.3g} % of the variance of {worst} unexplained"
+    left = left_by_model(worst, known[worst])
     if known[worst] > 1.0:
         rest, constant = dof * n[worst] / sum(n.values()), n[worst] - 1  # degrees of freedom of model and constant
         if dof and grade(float(scipy.special.fdtrc(rest, constant, known[worst] * constant / rest))) != SHOWN:
             return True, f"The data of {worst} vary too little between experiments to judge the model by."
         return False, f"The model does not describe the data: it leaves {left}. Other starts may be better."
     return True, f"The model leaves {left}{', most of it' if known[worst] > _MOST else ''}."
+
+
+def left_by_model(output: str, part: float) -> str:
+    """Say which part of the variance of an output a model leaves unexplained: all of it and more, too."""
+    if part <= 1.0:
+        return f"{100 * part:.3g} % of the variance of {output} unexplained"
+    return f"{part:.3g} times the variance of {output} unexplained, more than a constant leaves"
 
 
 def _mean_square(group: Sequence[ResidualSeries]) -> float:

@@ -33,7 +33,7 @@ from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
 from castfit.result.estimate import Estimate, frame_of
-from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness
+from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
 from castfit.result.jump_residuals import residuals_at_jumps
@@ -956,7 +956,7 @@ def _verdict(result: Result) -> str:
         poor = f"chi2/n = {result.chi2 / result.n_data:.3g}"
     elif unexplained:
         worst = max(unexplained, key=lambda name: unexplained[name])
-        poor = f"{100 * unexplained[worst]:.3g} % of the variance of {worst} unexplained"
+        poor = left_by_model(worst, unexplained[worst])
     else:
         poor = "the model does not describe the data"
     remedy = "cf.estimate(problem) looks for a better one; if there is none, it is the model."

@@ -372,3 +372,10 @@ def test_times_that_were_no_dates_are_numbers(options, label):
     figure.canvas.draw()
     assert figure.axes[1].get_xlabel() == label
     assert "4" in [text.get_text() for text in figure.axes[1].get_xticklabels()]
+
+
+@pytest.mark.parametrize("path", [np.ones(3), 5, b"fit.png"])
+def test_what_is_no_path_is_said_so(path):
+    result = cf.fit(chain_problem([("x", "y")]))
+    with pytest.raises(cf.InputError, match=r"path is .*; give the path of a file, such as 'fit.png'"):
+        result.plot(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy import special
@@ -190,3 +192,22 @@ def test_the_tests_of_residuals_stand_beside_them(result):
 def test_what_is_drawn_has_names_for_a_page(result):
     assert {"data", "model", "residuals"} <= result.plot().series.keys()
     assert {"k", "m"} <= plots.sensitivities(result).series.keys()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log"), [(1.75, 2.65, False), (0.8, 1.3, True), (0.2, 9.0, True), (1e-5, 1e4, True)]
+)
+def test_labels_below_profiles_have_room(low, high, log):
+    from castfit.plots._canvas import tiled
+    from castfit.plots.profiles import _label_few
+
+    figure, panels = tiled(3, 3, (2.2, 1.9), (0.4, 0.4))
+    axes = panels.ravel()[0]
+    axes.set_xscale("log" if log else "linear")
+    axes.set_xlim(low, high)
+    _label_few(axes, log)
+    figure.canvas.draw()
+    shown = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]
+    shown = sorted((box.x0, box.x1) for box in shown if axes.bbox.x0 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1)
+    assert len(shown) >= 2
+    assert all(end + 3 < begin for (_, end), (begin, _) in pairwise(shown))

@@ -76,6 +76,8 @@ def test_unknown_sigma_is_judged_by_what_is_left_and_whether_it_is_shown_to_be_n
 
     assert judge(noise).described
     assert judge(noise).sentence == "The model leaves 2.28 % of the variance of y unexplained."
+    missed = judge(50.0 * noise).sentence
+    assert missed.startswith("The model does not describe the data: it leaves 57 times the variance of y unexplained")
     assert judge(noise).doubtful == ()
     assert judge(noise).with_dependence(["y"]).described
     large = judge(5.0 * noise)
@@ -151,7 +153,7 @@ def test_an_optimum_that_does_not_describe_the_data_is_no_plain_success() -> Non
     assert "The model does not describe the data" in str(several)
 
 
-@pytest.mark.parametrize(("sigma", "said"), [(0.02, "chi2/n = "), (None, "of the variance of x unexplained")])
+@pytest.mark.parametrize(("sigma", "said"), [(0.02, "chi2/n = "), (None, "the variance of x unexplained")])
 def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     x, y, w = cf.symbols("x y w")
     model = cf.Model({x: y, y: -(w**2) * x}, parameters=[w], initial={x: 1.0, y: 0.0})
