@@ -10,7 +10,7 @@ derivatives (Danskin 1967), so that with G of the criterion's tangent
 takes one sweep backwards through the graph of the sensitivities.  F is not convex: quasi-Newton steps within bounds, or
 quadratic programs with constraints, begin at the middle, at what the experiment was like, at corners and at random, and
 again beside the best local optima.  The graph is never believed: its slopes are compared with those of the integrated
-model at the middle and at what was found, and there are more steps until both agree.
+model at the middle and at the end of every search, and there are more steps until both agree.
 
 Notation:  z (n_z,) in [0, 1] are all choices between their bounds, one after the other;  d those of one candidate.
 """
@@ -296,7 +296,7 @@ class ChoiceSearch:
                 z[place] = np.clip((number - low[place]) / (high - low)[place], 0.0, 1.0)
         return z
 
-    def _beside(self, z: Array, rng: np.random.Generator) -> list[Array]:
+    def beside(self, z: Array, rng: np.random.Generator) -> list[Array]:
         """Return points of which one choice is elsewhere, or in which an input comes a piece earlier or later."""
         found = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
         for place, by in product(self.place.values(), (-1, 1)):
@@ -304,16 +304,6 @@ class ChoiceSearch:
             found[-1][place] = np.roll(z[place], by)
         found = [y for y in found if np.abs(y - z).max() > _ELSEWHERE]
         return found if len(found) <= _BESIDE else [found[i] for i in rng.choice(len(found), _BESIDE, replace=False)]
-
-    def improved(self, end: End, rng: np.random.Generator, stop: Callable[[], bool]) -> End:
-        """Return what is found from beside a local optimum, as long as that is better."""
-        for _ in range(_AGAIN):
-            near = sorted((self.value(y)[0], i, y) for i, y in enumerate(self._beside(end[1], rng)))[:_TRIED]
-            best = min((self.local(y, None, stop) for *_, y in near), key=_value, default=end)
-            if stop() or not best[0] < end[0] - _SAME:
-                break
-            end = best
-        return end
 
 
 def _value(end: End) -> float:
@@ -335,7 +325,9 @@ def chosen_design(
             return at(search.numbers(z))
 
     check("design", [m for k in search.graphs for m in obstacles(known, k)])
-    search, z, off = _searched(search, integrated, starts, rng, stop)
+    trusted = TrustedSearch(search, integrated, stop)
+    z, off = trusted.run(starts, rng)
+    search = trusted.search
     found = designed(*integrated(z))
     for _ in range(_AGAIN if found.exact and not stop() else 0):
         moved = search.local(z, found.counts, stop)[1]
@@ -349,33 +341,62 @@ def chosen_design(
     return replace(found, chosen=chosen, remarks=(*found.remarks, remark, *_kept(found.known, search)))
 
 
-def _searched(
-    search: ChoiceSearch, integrated: Callable[[Array], tuple[Knowledge, Purchases]], starts: int,
-    rng: np.random.Generator, stop: Callable[[], bool],
-) -> tuple[ChoiceSearch, Array, list[float]]:  # fmt: skip
-    """Search from all starts, and take more steps until the integrated model agrees; return how far starts are off."""
-    middle = np.full(search.bounds[0].size, 0.5)
-    while search.apart(search.bought, middle) > _ROUGHLY and search.steps < _MOST_STEPS:
-        search = replace(search, steps=2 * search.steps)
-    ends: list[End] = []
-    for start in search.starts(starts, rng):
-        ends.append(search.local(start, None, stop))
-        if stop():
-            break
-    ranked = sorted(ends, key=_value)
-    if not np.isfinite(ranked[0][0]):
-        what = "keeps the constraints" if search.constraints else "can be integrated"
-        raise InputError("design", [f"none of {len(ends)} starts led to a design that {what}; narrow the bounds of "
-                                    "cf.choose, or loosen constraints"])  # fmt: skip
-    lone = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
-    value, z = min((search.improved(end, rng, stop) for end in lone if np.isfinite(end[0])), key=_value)
-    while (apart := search.apart(integrated(z)[1], z)) > _AGREEING and search.steps < _MOST_STEPS:
-        search = replace(search, steps=2 * search.steps)
-        z = z if stop() else search.local(z, None, stop)[1]
-    if apart > _APART:
-        raise InputError("design", [f"{search.steps} steps of Runge and Kutta differ from the integrated model by "
-                                    f"{100 * apart:.2g} %: it is too stiff for cf.choose; give numbers"])  # fmt: skip
-    return search, z, [end - value for end, _ in ends]
+@dataclass(eq=False)
+class TrustedSearch:
+    """Local searches whose ends the integrated model confirms; where it does not there are more steps from then on."""
+
+    search: ChoiceSearch
+    integrated: Callable[[Array], tuple[Knowledge, Purchases]]
+    stop: Callable[[], bool]
+
+    def apart(self, z: Array) -> float:
+        """Return by how much the slopes at z differ from the integrated ones."""
+        return self.search.apart(self.integrated(z)[1], z)
+
+    def local(self, z: Array, within: float = _ROUGHLY) -> End:
+        """Return the best point near z, and its value; infinite if there is none."""
+        while True:
+            end = self.search.local(z, None, self.stop)
+            fine = self.stop() or self.search.steps >= _MOST_STEPS or not np.isfinite(end[0])
+            if fine or self.apart(end[1]) <= within:
+                return end
+            self.search = replace(self.search, steps=2 * self.search.steps)
+            z = z if within == _ROUGHLY else end[1]
+
+    def improved(self, end: End, rng: np.random.Generator) -> End:
+        """Return what is found from beside a local optimum, as long as that is better."""
+        for _ in range(_AGAIN):
+            near = sorted((self.search.value(y)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng)))
+            best = min((self.local(y) for value, _, y in near[:_TRIED] if value < _NOWHERE), key=_value, default=end)
+            if self.stop() or not best[0] < end[0] - _SAME:
+                break
+            end = best
+        return end
+
+    def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float]]:
+        """Search from all starts, and beside the best ends; return what was found, and how far starts stayed off."""
+        middle = np.full(self.search.bounds[0].size, 0.5)
+        while self.search.apart(self.search.bought, middle) > _ROUGHLY and self.search.steps < _MOST_STEPS:
+            self.search = replace(self.search, steps=2 * self.search.steps)
+        ends: list[End] = []
+        for start in self.search.starts(starts, rng):
+            ends.append(self.local(start))
+            if self.stop():
+                break
+        ranked = sorted(ends, key=_value)
+        if not np.isfinite(ranked[0][0]):
+            what = "keeps the constraints" if self.search.constraints else "can be integrated"
+            raise InputError("design", [f"none of {len(ends)} starts led to a design that {what}; narrow the bounds of "
+                                        "cf.choose, or loosen constraints"])  # fmt: skip
+        lone = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
+        value, z = min((self.improved(end, rng) for end in lone if np.isfinite(end[0])), key=_value)
+        z = self.local(z, _AGREEING)[1]
+        if (apart := self.apart(z)) > _APART:
+            said = (
+                f"{self.search.steps} steps of Runge and Kutta differ from the integrated model by {100 * apart:.2g} %"
+            )
+            raise InputError("design", [f"{said}: it is too stiff for cf.choose; give candidates with numbers"])
+        return z, [end - value for end, _ in ends]
 
 
 def _kept(known: Knowledge, search: ChoiceSearch) -> list[str]:

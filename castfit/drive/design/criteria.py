@@ -20,13 +20,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Mask
+    from castfit._support.arrays import Array, Index, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,7 @@ class DCriterion(InformationCriterion):
         G = inverse.T @ inverse
         G[:q, :q] -= inverse[:q, :q].T @ inverse[:q, :q]
         value = -2.0 * float(np.log(np.diag(L)[q:]).sum())
-        rows, columns = np.tril_indices(self.n)
+        rows, columns = _lower(self.n)
         kept = rows >= q
         i, j = rows[kept], columns[kept]
         weight = np.where(i == j, 1.0, np.sqrt(2.0))
@@ -175,7 +176,7 @@ class ECriterion(InformationCriterion):
         gap = _below(values - values[0], nu)
         t, apart = values[0] - gap, values - values[0] + gap
         Z = (U * (nu / apart)) @ U.T
-        i, j = np.tril_indices(self.n)
+        i, j = _lower(self.n)
         weight = np.where(i == j, 1.0, np.sqrt(2.0))
         d = np.where(i == j, 1.0 / apart[i], 0.0)
         v = d / np.linalg.norm(d)
@@ -206,6 +207,13 @@ def _below(above: Array, nu: float) -> float:
         if abs(step) <= 1e-15 * gap:
             break
     return gap
+
+
+@cache
+def _lower(n: int) -> tuple[Index, Index]:
+    """Return rows and columns of the lower triangle."""
+    rows, columns = np.tril_indices(n)
+    return rows, columns
 
 
 def _cholesky(M: Array) -> Array | None:

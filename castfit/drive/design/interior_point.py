@@ -127,27 +127,32 @@ class GoalTangent:
     offset: float
 
 
+def _tangents(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> list[Tangent] | None:
+    """Return the criterion's tangent at each sample; None where the information is singular."""
+    pairs = zip(offers.information(w), offers.M0, strict=True)
+    found = [goal.criterion.tangent(information, known, nu) for information, known in pairs]
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
+
+
+def _together(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
+    """Return how much each sample counts, (S,), and the smoothed goal."""
+    if goal.best is None:
+        return np.full(smooth.size, 1.0 / smooth.size), float(smooth.mean())
+    behind = goal.b * (smooth - goal.best)
+    q = np.exp(behind - behind.max())
+    return q / q.sum(), float(behind.max() + np.log(q.mean())) / goal.b
+
+
 def tangent(goal: DesignGoal, offers: Offers, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
     """Return a goal's tangent at w; None where the information is singular."""
-    criterion, M = goal.criterion, offers.information(w)
-    found: list[Tangent] = []
-    for information, known in zip(M, offers.M0, strict=True):
-        one = criterion.tangent(information, known, nu)
-        if one is None:
-            return None
-        found.append(one)
+    found = _tangents(goal, offers, w, nu)
+    if found is None:
+        return None
     each = np.array([one.value for one in found])
-    smooth = np.array([one.smooth for one in found])
-    if goal.best is None:
-        q, value, whole = np.full(each.size, 1.0 / each.size), float(each.mean()), float(smooth.mean())
-    else:
-        behind = goal.b * (smooth - goal.best)
-        q = np.exp(behind - behind.max())
-        value, whole = float((each - goal.best).max()), float(behind.max() + np.log(q.mean())) / goal.b
-        q /= q.sum()
-    H = np.array(
-        [np.einsum("Nki,ij,Nkj->N", J, one.G, J, optimize=True) for J, one in zip(offers.J, found, strict=True)]
-    )
+    value = float(each.mean() if goal.best is None else (each - goal.best).max())
+    q, whole = _together(goal, np.array([one.smooth for one in found]))
+    H = np.array([np.einsum("Nki,Nki->N", J @ one.G, J) for J, one in zip(offers.J, found, strict=True)])
     h = q @ H - offers.price
     best = 0.0 if goal.best is None else goal.best
     offset = float(q @ (np.array([one.offset for one in found]) - best))
@@ -322,8 +327,10 @@ def _barrier(goal: DesignGoal, offers: Offers, w: Array, u: Array, mu: float) ->
 
 def tangent_value(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> float:
     """Return the smoothed goal alone."""
-    found = tangent(goal, offers, w, nu, curved=False)
-    return np.inf if found is None else found.smooth
+    found = _tangents(goal, offers, w, nu)
+    if found is None:
+        return np.inf
+    return _together(goal, np.array([one.smooth for one in found]))[1] + float(offers.price @ w)
 
 
 def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:

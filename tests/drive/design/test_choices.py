@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.design.best_choices import ChoiceSearch, path_constraints
+from castfit.drive.design.best_choices import ChoiceSearch, TrustedSearch, path_constraints
 from castfit.drive.design.choices import choices_of
 from castfit.drive.design.criteria import DCriterion
 from castfit.drive.design.interior_point import DesignGoal
@@ -153,7 +153,7 @@ def test_doses_and_their_time_are_better_than_any_on_a_grid():
         return cf.Candidate(grid, ["c"], events=[cf.Doses(gut, first, 0), cf.Doses(gut, 100 - first, when)])
 
     first, when = cf.choose(40, 90), cf.choose(2, 12)
-    design = cf.design(drug(), candidate(first, when), budget=6, starts=3, over=["ka", "ke"])
+    design = cf.design(drug(), candidate(first, when), budget=6, starts=2, over=["ka", "ke"])
     others = [cf.design(drug(), candidate(a, t), budget=6, over=["ka", "ke"]).value for a in (40, 90)
               for t in (2, 5, 8)]  # fmt: skip
     assert design.value <= min(others) + 1e-6
@@ -276,6 +276,41 @@ def test_what_cannot_be_chosen_is_refused(what):
 def test_constraints_that_no_start_keeps_are_said():
     with pytest.raises(cf.InputError, match="none of 3 starts led to a design that keeps the constraints"):
         decay(constraints=[cf.at(1, x <= 0.1)])
+
+
+def yeast(fed):
+    """A candidate with yeast in it, which eats the faster the more there is of it."""
+    x, y, k, K, feed = cf.symbols("x y k K feed")
+    rate = k * y / (K + y)
+    model = cf.Model({x: (rate - 0.1) * x, y: -2 * rate * x + 0.1 * (feed - y)}, parameters=[k, K], inputs=[feed],
+                     initial={x: 1.0, y: 0.1})  # fmt: skip
+    pilot = cf.Experiment({"x": [2.0], "y": [1.0]}, [5.0], sigma=0.3, inputs={"feed": 15.0})
+    problem = cf.Problem(model, pilot, parameters={"k": 0.31, "K": 0.05})
+    return problem, cf.Candidate([5, 10, 15, 20], ["x", "y"], together="experiment", inputs={"feed": fed})
+
+
+def test_a_search_takes_as_many_steps_as_its_end_needs():
+    search = searched(*yeast(cf.choose(5, 45, pieces=2)), steps=60)
+    trusted = TrustedSearch(search, lambda z: (search.known, at(z)), bool)
+
+    def at(z):
+        known = knowledge(search.known.problem, search.said, [], samples=1, chosen=search.numbers(z))
+        return purchases(known, 4, 0.0, None, [])
+
+    _, z = trusted.local(np.full(2, 0.5))
+    assert trusted.search.steps > 60
+    assert trusted.search.apart(at(z), z) < 1e-3
+    with np.errstate(all="ignore"):
+        assert search.apart(at(z), z) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_search_is_not_led_astray_by_steps_that_are_too_long():
+    problem, later = yeast(cf.choose(5, 45, pieces=2))
+    found = cf.design(problem, later, budget=1, starts=4)
+    fed = [yeast(cf.Input.piecewise_constant([0, 10], [a, b]))[1] for a in (5, 25, 45) for b in (5, 25, 45)]
+    others = [cf.design(problem, candidate, budget=1).value for candidate in fed]
+    assert min(others) - 2 < found.value <= min(others) + 1e-6
 
 
 def test_a_stiff_model_is_said_to_be_one():
