@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import is_
@@ -28,8 +29,9 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import find_compiler
+from castfit._support.progress_line import following
 from castfit._support.time_limit import look
-from castfit.integrate.compilation import CompilationError, is_compiled, load, shipped
+from castfit.integrate.compilation import CompilationError, in_parts, is_compiled, load, shipped
 from castfit.integrate.distributed import threads
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
@@ -51,6 +53,7 @@ _FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-fno-math-errno", "-fno-t
 # -O2 compiles twice as long and runs as fast; fused products round otherwise.
 _MODEL_FLAGS = ("-O1", "-ffp-contract=off")
 _EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
+_LONG = 3000  # operations of the model's functions, from which they are compiled in parts
 _BUDGET = 20_000  # steps between two looks at the watch
 _COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled
 _ROOM = 2**19  # numbers of steps that are kept: 4 MB
@@ -231,14 +234,15 @@ class PulledSums:
 class NativeModel:
     """The functions of one model, from a graph (t, x, z, p, u) -> (ode, alg).
 
-    compiled : whether to compile them, into `library`
+    compiled : whether to compile them at once, into `library`
+    may_compile : whether to do so later, if they are long and it has become `worth_compiling`
     patterns : rows and columns of the entries of the Jacobian by states, then by parameters
     elimination : how matrices are factorized
 
     Raises CompilationError: if that fails, or the integrator cannot be compiled.
     """
 
-    def __init__(self, graph: ca.Function, *, compiled: bool) -> None:
+    def __init__(self, graph: ca.Function, *, compiled: bool, may_compile: bool = False) -> None:
         integrator()
         self.n_x, self.n_z, self.n_p, self.n_u = (graph.size1_in(i) for i in (1, 2, 3, 4))
         arguments = [ca.SX.sym(n, graph.size1_in(i)) for i, n in enumerate("txzpu")]
@@ -257,7 +261,9 @@ class NativeModel:
         )
         self.patterns = (*_entries(jacobian), *_entries(by_p))
         self.elimination = elimination(self.n_x + self.n_z, self.n_x, *self.patterns[:2])
+        self._long = sum(function.n_instructions() for function in self.functions) > _LONG
         self.library = load(self._source, _MODEL_FLAGS) if compiled or _evaluation() is None else None
+        self._may_compile = may_compile and self._long and self.library is None and find_compiler() is not None
         self._local = threading.local()
         self.free: list[Array] = []
         """Pools for steps that nobody knows of any more."""
@@ -271,10 +277,10 @@ class NativeModel:
 
     @cached_property
     def _source(self) -> str:
-        generator = ca.CodeGenerator("model.c", {"with_header": False})
+        generator = ca.CodeGenerator("model.c", {"with_header": False, "avoid_stack": self._long})
         for function in self.functions:
             generator.add(function)
-        return generator.dump()
+        return in_parts(generator.dump()) if self._long else generator.dump()
 
     @property
     def worth_compiling(self) -> bool:
@@ -429,9 +435,15 @@ class NativeModel:
         return PulledSums(x0, p, start, duration, code, where, which)
 
     def workspace(self) -> _Workspace:
-        """Return this thread's."""
+        """Return this thread's, of the compiled functions where they are compiled by now."""
+        if self._may_compile and self.worth_compiling:
+            self._may_compile = False
+            with suppress(CompilationError), following(None, keep=False) as line:
+                if line is not None:
+                    line(f"compiling the model's {self.n_x + self.n_z} equations")
+                self.library = load(self._source, _MODEL_FLAGS)
         own = getattr(self._local, "workspace", None)
-        if own is None:
+        if own is None or own.library is not self.library:
             with _LOCK:  # CasADi counts references without one
                 own = self._local.workspace = _Workspace(self)
         return own
@@ -446,23 +458,24 @@ class NativeModel:
         return iter(())
 
 
-_MODELS: WeakKeyDictionary[ca.Function, dict[bool, NativeModel]] = WeakKeyDictionary()
+_MODELS: WeakKeyDictionary[ca.Function, dict[str, NativeModel]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
 def native_model(graph: ca.Function, compilation: str) -> NativeModel:
     """Return the functions of a model, the same ones for the same graph.
 
-    compilation is "never", "auto" (where it works) or "always".
+    compilation is "never", "deserved" (later, if ever), "auto" (where it works) or "always".
 
     Raises CompilationError: if they must be compiled and that fails.
     """
     with _LOCK:
         known = _MODELS.setdefault(graph, {})
-        wanted = compilation != "never"
+        at_once = compilation in ("auto", "always")
+        wanted = "auto" if at_once else compilation
         if wanted not in known:
             try:
-                known[wanted] = NativeModel(graph, compiled=wanted)
+                known[wanted] = NativeModel(graph, compiled=at_once, may_compile=compilation == "deserved")
             except CompilationError:
                 if compilation == "always":
                     raise
@@ -477,6 +490,7 @@ class _Workspace:
 
     def __init__(self, of: NativeModel) -> None:
         patterns, library, order = of.patterns, of.library, of.elimination
+        self.library = library
         n, entries, slopes = of.n_x + of.n_z, patterns[0].size, patterns[2].size
         t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, of.n_p, of.n_u, of.n_u))
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))

@@ -93,7 +93,7 @@ class Integrator:
         self.graph, self.state_names, self.algebraic_names, self.grid, self.options = state
         self.n_x, self.n_z, self.n_p, self.n_u = (self.graph.size1_in(i) for i in (1, 2, 3, 4))
         self.method = method_of(self.options, self.n_x, self.n_z, self.graph)
-        compiler = find_compiler() if self.options.compile != "never" else None
+        compiler = find_compiler() if self.options.compile in ("auto", "always") else None
         missing = self.options.compile == "always" and compiler is None
         remedy = "compile is 'always', but no C compiler was found; install one or use 'auto'"
         self._place(self.grid, [remedy] if missing else [])

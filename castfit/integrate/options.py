@@ -28,7 +28,7 @@ SUNDIALS = ("cvodes", "idas")
 STEPPED = ("esdirk", "explicit")
 """Methods of the compiled integrator."""
 METHODS = ("auto", "cvodes", "idas", *STEPPED, "rosenbrock", "collocation")
-COMPILE = ("never", "auto", "always")
+COMPILE = ("deserved", "never", "auto", "always")
 
 _SMALL = 20  # states and algebraic states together, whatever the pattern
 _LARGEST = 400  # more were not measured
@@ -67,9 +67,11 @@ class IntegratorOptions:
         Steps between two output times before a lane is given up; a usual interval takes 10 to 1000.
     elements : int
         Number of steps of "collocation" per lane, at most 100,000: no limit of time ends them before the last.
-    compile : {"never", "auto", "always"}
+    compile : {"deserved", "never", "auto", "always"}
         Whether to compile the model's equations, into the cache folder: "auto" where a C compiler is found, "always"
-        with an error where not.  "collocation" has nothing to gain and leaves it.
+        with an error where not.  "deserved" lets "esdirk" and "explicit" compile a large model, of thousands of
+        operations, where integrating it has taken as long as that will; results are the same to the last bit.
+        "collocation" has nothing to gain and leaves it.
     watch_sensitivities : bool
         Whether steps of all but the last two are short enough for sensitivities too.  Else they are those that
         the states need: half the time or less where parameters are decades off, for searches; and what takes more than
@@ -96,7 +98,7 @@ class IntegratorOptions:
     absolute_tolerance: float = 1e-11
     max_steps: int = 10_000
     elements: int = 100
-    compile: str = "never"
+    compile: str = "deserved"
     watch_sensitivities: bool = True
 
     def __post_init__(self) -> None:
@@ -117,7 +119,9 @@ class IntegratorOptions:
             if not is_count(value := getattr(self, name), 1, most)
         ]
         if (self.method, self.compile) == ("collocation", "always"):
-            mistakes.append("compile is 'always', but 'collocation' spends its time elsewhere; use 'never' or 'auto'")
+            mistakes.append(
+                "compile is 'always', but 'collocation' spends its time elsewhere; use 'deserved' or 'auto'"
+            )
         check("IntegratorOptions", mistakes)
 
 

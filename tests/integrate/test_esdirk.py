@@ -399,6 +399,39 @@ def test_steps_that_were_kept_are_followed(grid):
     assert Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk")).values(lanes).kept is None
 
 
+def a_ring(n: int) -> Model:
+    """Of n states, each fed by a saturating rate of the one before: functions of about 30 operations a state."""
+    x, k = symbols(" ".join(f"x{i}" for i in range(n))), symbols("k")
+    right = {x[i]: k * x[i - 1] / (1 + x[i - 1]) + ca.sin(k * x[i] * x[i - 2]) - x[i] for i in range(n)}
+    return Model(right, parameters=[k])
+
+
+@needs_compiler
+def test_large_models_are_compiled_in_parts_where_that_pays_and_give_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path))
+    graph, n = graph_of(a_ring(150)), 150
+    lanes = make_lanes(np.linspace(0.1, 1.0, n), np.ones((1, 1)), 3.0, m=2)
+    grid, dx0, dp = np.array([0.5, 1.0]), np.zeros((1, n, 1)), np.ones((1, 1, 1))
+
+    def seen(model):
+        found = model.integrate(lanes, grid, ESDIRK5, StepSizes(1e-6, 1e-8, 10_000), directions=(dx0, dp, None))
+        return found.x, found.dx
+
+    plain, grows = NativeModel(graph, compiled=False), NativeModel(graph, compiled=False, may_compile=True)
+    first = seen(grows)
+    assert not grows.compiled
+    grows.spent = 1e3
+    second, exact = seen(grows), seen(plain)
+    assert grows.compiled
+    assert not plain.compiled
+    for of in (first, second):
+        for mine, other in zip(of, exact, strict=True):
+            np.testing.assert_array_equal(mine, other)
+    source = grows._source
+    assert source.count("noinline") > 3
+    assert max(map(len, source.split("noinline"))) < 60 * 500
+
+
 @needs_compiler
 def test_models_are_worth_compiling_once_that_takes_no_longer_than_they_did(tmp_path, monkeypatch):
     monkeypatch.setenv("CASTFIT_CACHE", str(tmp_path))

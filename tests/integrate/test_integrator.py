@@ -723,7 +723,7 @@ def test_all_mistakes_in_the_options_are_listed():
     with pytest.raises(InputError, match="method is 'cvode': did you mean 'cvodes'") as error:
         IntegratorOptions("cvode", 0.0, float("nan"), max_steps=0, elements=2.5, compile="yes")  # type: ignore[arg-type]
     assert len(error.value.problems) == 6
-    with pytest.raises(InputError, match="'collocation' spends its time elsewhere; use 'never' or 'auto'"):
+    with pytest.raises(InputError, match="'collocation' spends its time elsewhere; use 'deserved' or 'auto'"):
         IntegratorOptions("collocation", compile="always")
 
 

@@ -103,7 +103,9 @@ class Scene:
         Results are the same to the last bit.
         """
         options = self.transcription.integrator
-        if options.compile != "never" or not any(group.integrator.worth_compiling for group in self.staged.groups[:1]):
+        if options.compile != "deserved" or not any(
+            group.integrator.worth_compiling for group in self.staged.groups[:1]
+        ):
             return
         self.transcription = SingleShooting(replace(options, compile="auto"))
         self.staged = self.staged.integrated_by(self.transcription.integrator)
