@@ -100,6 +100,8 @@ def control(
         Collocation, whose elements are divided until the integrator agrees, or multiple shooting by Runge-Kutta steps,
         more of them until it does.
     solver : Ipopt, optional
+        IPOPT alone, with these options; by default Gauss-Newton where the objective is a sum of squares and the answer
+        is near, IPOPT elsewhere.
     scenarios : {"mean", "worst"}
         Whether the mean of the objective over all scenarios or its largest value is made least.
     soft : float, optional

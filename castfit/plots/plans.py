@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 6.0, 1.6
 
+_ONE_BELOW_THE_OTHER = 5  # panels; more stand in two columns
+
 
 def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
     """Plot states and chosen inputs of a plan over time; dotted lines are bounds.
@@ -50,9 +52,13 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
     known = [*found.states, *found.inputs]
     shown = [*found.states, *found.free_inputs] if names is None else list(names)
     check("plots.plan", [f"'{n}' is no state or input: {suggest(n, known)}" for n in shown if n not in known])
-    figure = new_figure(WIDTH, HEIGHT * len(shown) + 0.3)
-    panels = tidy_panels(figure, len(shown), 1, sharex="col")
-    for axes, name in zip(panels[:, 0], shown, strict=True):
+    columns = 1 if len(shown) <= _ONE_BELOW_THE_OTHER else 2
+    rows = -(-len(shown) // columns)
+    figure = new_figure(WIDTH * (1 + 0.5 * (columns - 1)), HEIGHT * rows + 0.3)
+    panels = tidy_panels(figure, rows, columns, sharex="col").T.ravel()
+    for empty in panels[len(shown) :]:
+        empty.set_visible(False)
+    for axes, name in zip(panels, shown, strict=False):
         labels(axes, y=plain(name), size=8)
         if name in found.states:
             for values in np.atleast_2d(found.states[name]):
@@ -63,5 +69,7 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
             axes.plot(found.times, values, color=RED, linewidth=1.4)
         for bound in found.bounds_of(name):
             axes.axhline(bound, color="0.5", linestyle=":", linewidth=1.0)
-    labels(panels[-1, 0], x=found.time_name, size=8)
+    for last in {min(rows, len(shown)) - 1, len(shown) - 1}:
+        labels(panels[last], x=found.time_name, size=8)
+        panels[last].tick_params(labelbottom=True)
     return finish(figure, path)
