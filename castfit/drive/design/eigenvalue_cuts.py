@@ -47,7 +47,7 @@ def sharpened(offers: Offers, found: RelaxedDesign, few: Index, tolerance: float
             break
         q, y = np.split(np.maximum(-np.asarray(solved.ineqlin.marginals), 0.0), [len(v)])
         Z = (v.T * (q / q.sum())) @ v
-        h = np.einsum("Nki,ij,Nkj->N", offers.J[0], Z, offers.J[0], optimize=True) - offers.price
+        h = ((offers.J[0] @ Z) * offers.J[0]).sum((1, 2)) - offers.price
         at = GoalTangent(0.0, 0.0, -h, np.empty((offers.count, 0)), h, -float(np.sum(Z * offers.M0[0])))
         new = bound_at(at, offers, unit * y)
         if new > bound:

@@ -226,3 +226,24 @@ def test_of_some_times_are_chosen_or_none():
         cf.Candidate(TIMES, per_subject=0)
     with pytest.raises(cf.InputError, match="subjects vary; simulate"):
         designed(cf.Candidate(TIMES)).verify()
+
+
+@pytest.mark.slow
+def test_fits_of_simulated_trials_scatter_as_promised():
+    x, k, noise = cf.symbols("x k noise")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
+    own = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
+    problem, population = cf.Problem(model, pilot, parameters=own), cf.Population({"k": cf.Individual(omega=0.3)})
+    design = cf.design(problem, cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=2), budget=25, population=population)
+    rng, every = np.random.default_rng(0), []
+    for _ in range(60):
+        trial = []
+        for subject in design.experiments:
+            t = subject.data["x"][0]
+            values = 10 * np.exp(-0.3 * np.exp(0.3 * rng.standard_normal()) * t) + 0.3 * rng.standard_normal(t.size)
+            trial.append(subject.with_values({"x": values}))
+        fit = cf.mixed_effects(design.problem.replace(experiments=trial), population, standard_errors=False)
+        every.append([np.log(fit.values[n]) for n in design.after])
+    promised, scatter = np.array(list(design.after.values())), np.std(every, axis=0, ddof=1)
+    np.testing.assert_allclose(scatter, promised, rtol=3 / np.sqrt(2 * 59))
