@@ -148,6 +148,8 @@ def _certificate(axes: Any, found: Design) -> None:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
         share = found.relaxed.sensitivity / (found.relaxed.y @ bought.offers.A)
+    free = share[~np.isfinite(bought.offers.u) & np.isfinite(share)]
+    share = share / max(1.0, float(free.max(initial=0.0)))  # prices are as high as the certificate takes them
     for line in np.unique(bought.at.line):
         own = np.flatnonzero(bought.at.line == line)
         mark = "o" if own.size == 1 else ""

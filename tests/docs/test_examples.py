@@ -40,6 +40,7 @@ SLOW = {
     "fed_batch",
     "gauss_newton_step_by_step",
     "heat_equation",
+    "heat_to_learn",
     "hidden_states",
     "is_it_identifiable",
     "jak_stat",
