@@ -203,8 +203,8 @@ def promised_slope(staged: StagedProblem, at: Linearization, direction: np.ndarr
     return float(r @ J), float(np.linalg.norm(r) * np.linalg.norm(J))
 
 
-def slope(cost: Callable[[float], float], h: float = 1e-3) -> float:
-    """Differentiate at 0, to fourth order."""
+def slope(cost: Callable[[float], float], h: float = 3e-4) -> float:
+    """Differentiate at 0, to fourth order; three times as far, one draw of counts is off by 1e-5 of its slope."""
     return (cost(-2 * h) - 8 * cost(-h) + 8 * cost(h) - cost(2 * h)) / (12 * h)
 
 
