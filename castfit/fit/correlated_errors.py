@@ -16,12 +16,12 @@ time constants of its errors, 100 data sets, the median tau is 0.52 of the true 
 
 S ends where the determinant |R^T R| is least (Box and Draper 1965, Biometrika 52, 355-365; Bard 1974).
 
-The result's problem has the numbers that were found: intervals, profiles and samples hold at them.
+The result's problem has the numbers that were found: profiles and samples hold at them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ import scipy
 from castfit._support.status import Status
 from castfit.densities.noise.correlation import Across, CorrelationEstimates, InTime
 from castfit.fit.refinement import FitQuestion, RefinedFit
+from castfit.result.covariance import WRITTEN_OUT
 from castfit.result.residuals import groups
 from castfit.result.result import Result
 
@@ -46,6 +47,7 @@ _EXACT = 1e-12  # relative change at which expectations of what was not measured
 _SINGULAR = 1e-10  # least eigenvalue of joint correlations
 _RANK = 1e-9  # relative size of directions that the data do not determine
 _STEP = 1e-3  # in the logarithm of a time constant, for curvatures
+_TRIES, _FAR, _NEAR = 8, 3.0, 1.5  # of widths of the likelihood of a logarithm: how often, how far, how nearly
 
 
 class CorrelatedErrors(RefinedFit):
@@ -63,6 +65,7 @@ class CorrelatedErrors(RefinedFit):
         if isinstance(question.start, Result):  # of the same errors, with what was found of them
             self.found = question.start.errors
         self.rounds, self.settled, self.notes = 0, False, list[str]()
+        self.residuals: _Residuals | None = None
 
     def begun(self, question: FitQuestion) -> FitQuestion:
         """Return the problem in which errors are independent, or are what an earlier result says."""
@@ -74,7 +77,7 @@ class CorrelatedErrors(RefinedFit):
             return None
         self.rounds += 1
         posed = self.problem.posed
-        residuals = _Residuals.of(answer, posed.with_errors(self.found))
+        self.residuals = residuals = _Residuals.of(answer, posed.with_errors(self.found))
         new = estimated(posed, self.labels, self.joint, residuals, self.found)
         if self.joint and _least_correlation(new) < _SINGULAR:
             alike = f"The errors of {', '.join(self.joint)} depend on each other so much that their covariance has no"
@@ -98,6 +101,9 @@ class CorrelatedErrors(RefinedFit):
         more = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         n = np.log(answer.n_data)
         ended = answer.ended(status, " ".join([answer.message, *said, *told(self.problem.posed, found)]))
+        if self.settled and self.residuals is not None:
+            for label in self.labels:
+                ended = widened(ended, self.problem.posed, label, found, self.residuals)
         return replace(
             ended, errors=found, n_estimated=answer.n_estimated + more, aic=answer.aic + 2.0 * more,
             bic=answer.bic + more * float(n),
@@ -137,6 +143,10 @@ class _Residuals:
                 slopes[i] = found.coloured(slopes[i]).reshape(slopes[i].shape)
         return cls(own, slopes[:-1], slopes[-1])
 
+    def at(self, moved: Array) -> _Residuals:
+        """Return what they are where theta has moved, to first order."""
+        return replace(self, r=[r + J @ moved for r, J in zip(self.r, self.J, strict=True)])
+
 
 def _likeliest_time(posed: Posed, label: str, times: dict[str, float], residuals: _Residuals) -> tuple[float, float]:
     """Return a time constant, the others given, and the standard error of its logarithm."""
@@ -161,23 +171,82 @@ def _likeliest_time(posed: Posed, label: str, times: dict[str, float], residuals
     return float(np.exp(x)), float(bend**-0.5) if bend > _STEP else np.inf
 
 
-def _cost(posed: Posed, times: dict[str, float], residuals: _Residuals) -> float:
-    """Return -log of the restricted likelihood, but for constants, with the likeliest sigma of every group."""
-    at, total = posed.with_errors(CorrelationEstimates(times)), 0.0
-    rows: list[Array] = []
-    for condition, r, J in zip(at.conditions, residuals.r, residuals.J, strict=True):
-        both, whitening = np.column_stack([r, J]), condition.whitening(at.outputs)
-        rows.append(both if whitening is None else whitening.W @ both)
-        total += 0.0 if whitening is None else 0.5 * whitening.log_det
-    every, group = np.concatenate(rows), groups(at)
-    sizes = np.bincount(group[group >= 0], minlength=len(at.groups))
-    squares = np.bincount(group + 1, every[:, 0] ** 2, minlength=len(at.groups) + 1)
-    variance = np.maximum(squares[1:] / np.maximum(sizes, 1), np.finfo(float).tiny)
-    total += 0.5 * float(np.sum(sizes * np.log(variance))) + 0.5 * float(squares[0])
-    weight = np.sqrt(np.append(variance, 1.0))[group]
-    slopes = np.concatenate([every[:, 1:] / weight[:, None], residuals.priors])
-    size = np.linalg.svd(slopes, compute_uv=False)
-    return total + float(np.sum(np.log(size[size > _RANK * size[:1].sum()])))
+def widened(answer: Result, posed: Posed, label: str, found: CorrelationEstimates, residuals: _Residuals) -> Result:
+    """Return the result with a covariance that holds what is uncertain about a time constant."""
+    free = np.flatnonzero([name not in answer.active for name in answer.names])
+    if not free.size or len(answer.names) > WRITTEN_OUT:
+        return answer
+    covariance: Array = np.array(answer.covariance, dtype=float)
+    own = covariance[np.ix_(free, free)]
+    if not np.isfinite(own).all():
+        return answer
+    slope = posed.natural_slope(answer.theta)[free]
+    best = _Weighted.at(posed, found.times, residuals)
+    unbiased = float(np.mean(np.diag(own) / (slope**2 * np.diag(best.covariance))))
+    sides: list[tuple[float, Array]] = []
+    for sign in (1.0, -1.0):
+        reach = min(found.errors[label], 1.0)
+        for _ in range(_TRIES):
+            times = {**found.times, label: found.times[label] * float(np.exp(sign * reach))}
+            near = _Weighted.at(posed, times, residuals)
+            moved = near.covariance @ (best.gradient - near.gradient)
+            there = _Weighted.at(posed, times, residuals.at(moved))
+            fall = float(np.sqrt(max(there.cost - best.cost, 1e-12) / 0.5))
+            if 1.0 / _NEAR < fall < _NEAR or reach == _FAR:
+                scale = fall if fall < _NEAR and reach < _FAR else max(fall, 1.0)
+                more = unbiased * (there.covariance - best.covariance) + np.outer(moved, moved)
+                sides.append((reach / scale, more / scale**2))
+                break
+            reach = min(reach / fall, 4.0 * reach, _FAR)
+    whole = sum(width for width, _ in sides)
+    added = sum((width / whole * more for width, more in sides), np.zeros_like(own))
+    values, vectors = np.linalg.eigh(added)  # what is unsure makes nothing surer
+    own = own + (vectors * np.maximum(values, 0.0)) @ vectors.T * np.outer(slope, slope)
+    covariance[np.ix_(free, free)] = own
+    deviation = np.sqrt(np.diag(covariance))
+    errors = {answer.names[j]: float(deviation[j]) for j in free.tolist()}
+    return replace(
+        answer, covariance=covariance, correlation=covariance / np.outer(deviation, deviation),
+        standard_errors={**answer.standard_errors, **errors},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Weighted:
+    """Least squares at time constants, with the likeliest sigma of every group.
+
+    covariance : of theta;  gradient : of the squares by it, without priors;  cost : -log of the restricted likelihood,
+        but for constants
+    """
+
+    covariance: Array
+    gradient: Array
+    cost: float
+
+    @classmethod
+    def at(cls, posed: Posed, times: Mapping[str, float], residuals: _Residuals) -> _Weighted:
+        """Whiten the data and weight them."""
+        given, total = posed.with_errors(CorrelationEstimates(times)), 0.0
+        rows: list[Array] = []
+        for condition, r, J in zip(given.conditions, residuals.r, residuals.J, strict=True):
+            both, whitening = np.column_stack([r, J]), condition.whitening(given.outputs)
+            rows.append(both if whitening is None else whitening.W @ both)
+            total += 0.0 if whitening is None else 0.5 * whitening.log_det
+        every, group = np.concatenate(rows), groups(given)
+        sizes = np.bincount(group[group >= 0], minlength=len(given.groups))
+        squares = np.bincount(group + 1, every[:, 0] ** 2, minlength=len(given.groups) + 1)
+        variance = np.maximum(squares[1:] / np.maximum(sizes, 1), np.finfo(float).tiny)
+        total += 0.5 * float(np.sum(sizes * np.log(variance))) + 0.5 * float(squares[0])
+        every = every / np.sqrt(np.append(variance, 1.0))[group][:, None]
+        slopes = np.concatenate([every[:, 1:], residuals.priors])
+        _, size, right = np.linalg.svd(slopes, full_matrices=False)
+        kept = size > _RANK * size[:1].sum()
+        root = right[kept].T / size[kept]
+        return cls(root @ root.T, every[:, 1:].T @ every[:, 0], total + float(np.sum(np.log(size[kept]))))
+
+
+def _cost(posed: Posed, times: Mapping[str, float], residuals: _Residuals) -> float:
+    return _Weighted.at(posed, times, residuals).cost
 
 
 def _joint_covariance(

@@ -347,7 +347,8 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     held = np.array([name in result.active for name in names])
     information, root, undetermined = np.asarray(result.information), result.root, result.undetermined
     slope = np.where(log, values, 1.0)
-    if root.size == 0 and values.size:  # of many experiments, or saved by an earlier version
+    wider = result.errors is not None and bool(result.errors.times)  # by time constants of errors, unlike the root
+    if values.size and (root.size == 0 or wider):  # of many experiments, or saved by an earlier version
         root, undetermined = _from_covariance(np.asarray(result.covariance), slope)
     rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if result.rank < 0 else result.rank
     radius, factor = _radius(confidence_level, rank, dof), quantile(confidence_level, dof)
