@@ -34,6 +34,7 @@ from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, judge, started_from, with_states
 from castfit.fit.choice import DOWN, Prospect, available_memory, prices, size_of
 from castfit.fit.verification import tighter
+from castfit.problem.constraints import ALONG
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.residual_plausibility import signal_in_units, suspicious
 from castfit.solve.solution import infeasibility
@@ -327,9 +328,12 @@ def _lower_start(
     """Return the start theta, simulated, where it is clearly lower than what was found; else None.
 
     Where the time is over nothing is built for this: a search has begun at the simulated start, or at states that data
-    say.
+    say.  A start that breaks a constraint may cost anything.
     """
     over = best.ended or run.remaining <= 0
+    between = any(c.times == ALONG for c in run.problem.constraints)  # the start may break it where nobody looks
+    if between or (over and np.array_equal(best.theta, theta)):
+        return None
     with suppress(Stopped), unwatched() if over else nullcontext():
         whole = _known(run, theta) if over else _simulated(run, asked, theta)
         if whole is None:
@@ -337,7 +341,9 @@ def _lower_start(
         at, there = whole.evaluate(whole.start), best.linear
         if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
             there = whole.evaluate(best.theta)  # what does not join may cost anything
-        if at.ok and not (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
+        if infeasibility(whole.layout, whole.scale, at) > GAP:
+            return None
+        if not (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
             return whole, at
     return None
 
