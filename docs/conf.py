@@ -35,7 +35,7 @@ extensions = [
 ]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "_work"]
+exclude_patterns = ["_build", "_work", "paper"]  # the paper is a journal's, docs/paper/paper.md
 templates_path = ["_templates"]
 nitpicky = False
 
