@@ -46,7 +46,7 @@ FIRST_ELEMENTS = 20
 
 _ROUNDS = 6  # of division, at most
 _FINEST = 8  # times as many stages as at first: more of them help nobody
-_FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
+_FIRST_STEPS, _MANY_STEPS, _MOST_STEPS = 4, 16, 64  # of Runge and Kutta in a stage; many are for the objective alone
 _SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
 _AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
 _STILL = 1e-5  # what both objectives, and states, may differ by where division no longer moves the objective
@@ -245,11 +245,15 @@ class Planner:
         x, size = on.begun(first, courses, x0), 1.0
         for k in range(_ROUNDS + 1):
             near = on.program.measure(x, P)
-            size = size if k else near
+            size = near if found is None or found.lost else size
             before, found = found, self._found(on, self._solved(on, x, P, size, watch, warm=k > 0), P, size, found)
             finer = self._finer(found, before) if k < _ROUNDS and watch.cause is None else None
+            if found.lost and k == 0 and finer is None:
+                finer = on.method, on.grid
             if finer is None:
                 break
+            if found.lost:
+                units = units_of(question, [c for c in found.courses if c is not None], found.p, on.carried)
             new = TranscribedPlan(question, *finer, units, None if on.method.steps else on.graphs)
             x = new.filled(found.decision, on.tables(found.solution.x, found.decision))
             x[new.layout.slack] = found.solution.x[on.layout.slack]
@@ -311,7 +315,8 @@ class Planner:
         still = moved <= tolerance * abs(found.integrated) and max(found.differs, found.apart) <= _STILL
         agrees = still or (found.differs <= tolerance and found.apart <= _AGREEING * tolerance)
         if on.method.steps:
-            return None if agrees or on.method.steps >= _MOST_STEPS else (
+            enough = on.method.steps >= _MANY_STEPS and found.differs <= _AGREEING * tolerance
+            return None if agrees or enough or on.method.steps >= _MOST_STEPS else (
                 replace(on.method, steps=2 * on.method.steps), on.grid)  # fmt: skip
         violated = found.violated()
         parts = np.where(violated, 2, 1)

@@ -64,7 +64,10 @@ class SquaresSolver:
             multipliers: Array = np.asarray(found["lam_a"], dtype=float).ravel()
             promised = float(np.asarray(slope).ravel() @ d) / size
             if violated.max(initial=0.0) <= _FEASIBLE and abs(promised) <= _PROMISED * max(abs(f) / size, _NOTHING):
-                return program.ended(y * scale, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
+                further = np.clip(y + d, low, high)  # what is left falls by its square, however small the units make it
+                nearer = _violations(program.values(further * scale, P)[1], lbg, ubg).sum() < violated.sum()
+                end = (further if nearer else y) * scale
+                return program.ended(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
             mu = max(mu, 1.1 * float(np.max(np.abs(multipliers), initial=0.0)))
             merit, falls = f / size + mu * violated.sum(), promised - mu * violated.sum()
             for halving in range(_HALVINGS):

@@ -27,6 +27,7 @@ BETWEEN = (0.25, 0.5, 0.75)
 
 _CONFIRMED = 1e-4  # of the objective's and a constraint's size: what the integrated model may differ by
 _NOTHING = 1e-8  # of the objective's size at the start: below it is about zero
+_LOST = 1e3  # times smaller
 _LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
 
 _SENTENCES = {
@@ -89,6 +90,14 @@ class FoundPlan:
         edges, nodes = np.append(place[:, 0], place[-1, -1]), self.solution.x[on.layout.nodes][:, :, :n_x]
         gaps = [np.abs(c.x[edges] - s) for c, s in zip(self.courses, nodes, strict=True) if c is not None]
         return float(np.max(gaps / on.units.states[:n_x], initial=0.0))
+
+    @cached_property
+    def lost(self) -> bool:
+        """Whether states are so much smaller than at the start, where they ran away, that its units say nothing."""
+        if not self.solution.status.success or any(c is None for c in self.courses):
+            return False
+        sizes = np.max([np.abs(c.x).max(axis=0) for c in self.courses if c is not None], axis=0)
+        return bool((self.on.units.states[: sizes.size] > _LOST * sizes)[sizes > 0.0].any())
 
     def violated(self) -> Mask:
         """Tell in which stages a path constraint is violated between its points."""

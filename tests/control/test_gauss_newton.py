@@ -74,3 +74,52 @@ def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
     concave = cf.control(POINT, minimise=cf.integral(u**2 - 0.01 * x**2), **question())
     assert concave.solver == "IPOPT"
     assert concave.success, concave.message
+
+
+@pytest.mark.parametrize("transcription", ["collocation", pytest.param("multiple", marks=pytest.mark.slow)])
+def test_states_that_run_away_at_first_spoil_no_units(transcription):
+    """Without an input the state grows by e**15; what is found stays small, and is solved in units of its own."""
+    model = cf.Model({x: v, v: 9 * x + u}, inputs=[u], initial={x: 0.1, v: 0})
+    options = {
+        "horizon": 5, "inputs": {"u": cf.Input.free(25, bounds=(-2, 2))}, "minimise": cf.integral(x**2 + 0.1 * u**2),
+        "transcription": transcription,
+    }  # fmt: skip
+    plan, elsewhere = cf.control(model, **options), {"x": -0.05, "v": 0.1}
+    again = plan.again(elsewhere, shift=0.2)
+    other = cf.control(model, initial=elsewhere, solver=cf.Ipopt(), **options)
+    assert plan.success, plan.message
+    assert again.success, again.message
+    assert again.objective == pytest.approx(other.objective, rel=1e-5)
+
+
+AGAIN = {
+    "free time": (POINT, {"x": -0.8, "v": 0.1}, {
+        "horizon": cf.free(3.0, lower=0.1), "minimise": cf.final_time(),
+        "constraints": [cf.at_end(x == 0), cf.at_end(v == 0)],
+    }),
+    "worst case": (cf.Model({x: -k * x + u}, inputs=[u], parameters=[k], initial={x: 1}), {"x": 0.7}, {
+        "horizon": 1, "minimise": cf.integral(x**2 + 0.1 * u**2), "parameters": [{"k": 0.5}, {"k": -0.5}],
+        "scenarios": "worst",
+    }),
+    "known input": (cf.Model({x: -x + u + v}, inputs=[u, v], initial={x: 1}), {"x": 0.5}, {
+        "horizon": 1, "minimise": cf.integral(x**2 + 0.1 * u**2),
+        "inputs": {"u": cf.Input.free(12, "linear", bounds=(-2, 2)), "v": cf.Input.linear([0, 0.3, 1], [0, 1, -1])},
+    }),
+    "algebraic": (cf.Model({x: k}, algebraic={k: k - u + x}, inputs=[u], initial={x: 1}), {"x": 0.5}, {
+        "horizon": 1, "minimise": cf.integral(k**2 + x**2 + 0.1 * u**2),
+    }),
+    "an integral in a root": (cf.Model({x: -x + u}, inputs=[u], initial={x: 1}), {"x": 0.7}, {
+        "horizon": 1, "minimise": cf.sqrt(cf.integral(x**2 + 0.1 * u**2) + 1), "constraints": [cf.integral(u) >= -0.1],
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_a_plan_again_is_a_plan_anew(case):
+    model, elsewhere, options = AGAIN[case]
+    options = question(**options)
+    again = cf.control(model, **options).again(elsewhere, shift=0.1)
+    anew = cf.control(model, initial=elsewhere, **options)
+    assert again.success, again.message
+    assert anew.success, anew.message
+    assert again.objective == pytest.approx(anew.objective, rel=1e-6)
