@@ -63,6 +63,7 @@ REFERENCES = {
     "Borghans_BiophysChem1997": -83.3236954,
     "Brannmark_JBC2010": 141.8889366,
     "Bruno_JExpBot2016": -46.6881821,
+    "Chen_MSB2009": 130591.7530,
     "Crauste_CellSystems2017": 190.9639776,
     "Elowitz_Nature2000": -63.2027504,
     "Fiedler_BMCSystBiol2016": -58.5838716,
