@@ -55,6 +55,7 @@
 /* When steps are explicit.  Lengths are relative to the fastest rate. */
 #define SHORT 3.0    /* a lane that explicit steps take whatever they meet */
 #define CALM 3.0     /* a step of ESDIRK that explicit ones could be as long as */
+#define ENDLESS 3e4  /* all the rest of a lane: explicit steps would be ten thousand, so what is fast there will not last */
 #define BEGIN 0.6    /* part of such a step that the first explicit one is */
 #define STIFF 10.0   /* a step of ESDIRK that explicit ones could never be as long as: they are not come back to */
 #define EDGE 3.2     /* an explicit step that is nearly unstable; */
@@ -822,14 +823,15 @@ static void doubt(Work *w, int64_t lane, double tau, double taken, double factor
 
 /* After a step of ESDIRK, before which the Jacobian was looked at: begin with explicit ones if the next one would hardly
    be longer than they, or has not become so since they were left. */
-static double hope(Work *w, int64_t lane, double taken, double next, double factor, const double *unit)
+static double hope(Work *w, int64_t lane, double tau, double taken, double next, double factor, const double *unit)
 {
     Choice *of = &w->choice;
     const double D = fabs(w->task->duration[lane]), shorter = fmin(taken, next);
     if (of->limit < 0.0) return next;
     const double rate = D * fastest(w, unit, STIFF / (D * shorter));
     if (taken * rate > STIFF) of->limit = -1.0;
-    const int calm = factor < 3.0 && next * rate <= of->limit;
+    const double rest = w->task->grid[w->task->m - 1] - tau;
+    const int calm = factor < 3.0 && next * rate <= of->limit && rest * rate <= ENDLESS;
     of->calm = calm ? of->calm + 1 : 0;
     int vain = 0;
     if (++of->since == TRIED) {
@@ -1007,7 +1009,7 @@ static int integrate(Work *w, int64_t lane)
         const double grown = h * factor;
         h = h < proposed * (1 - 1e-9) && factor >= 1.0 ? fmax(grown, proposed) : grown;
         rejected = 0;
-        if (either && !explicit) h = hope(w, lane, taken, h, factor, unit);
+        if (either && !explicit) h = hope(w, lane, tau, taken, h, factor, unit);
         memcpy(w->y, w->y1, sizeof(double) * n);
         memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
         known = task->dx != 0;

@@ -71,6 +71,15 @@ def test_what_turns_stiff_costs_no_more_than_esdirk_alone(name, tolerance, slope
     assert error.max() < 300 * tolerance
 
 
+@pytest.mark.parametrize(("mu", "some"), [(20.0, True), (1000.0, False)])
+def test_a_fast_beginning_of_what_lasts_for_ever_is_left_to_esdirk(mu, some):
+    """Explicit steps at mu = 1000 would be 700,000: those of the first layer only cost accuracy."""
+    found = integrated(van_der_pol(mu, 2 * mu), 1e-6, TSITOURAS5, slopes=True)
+    assert (found.counts[0, 4] > 0) == some
+    if not some:
+        np.testing.assert_array_equal(found.x, integrated(van_der_pol(mu, 2 * mu), 1e-6, None, slopes=True).x)
+
+
 def test_sensitivities_are_those_of_the_steps_taken_by_both():
     case = van_der_pol(20.0, 20.0)
     model, x0, p, end, _ = case
