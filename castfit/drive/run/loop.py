@@ -87,7 +87,7 @@ def reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
 
 def is_tenth(finished: int, total: int) -> bool:
     """Whether another tenth of a run has just been finished."""
-    return 10 * finished // total > 10 * (finished - 1) // total
+    return total > 0 and 10 * finished // total > 10 * (finished - 1) // total
 
 
 @contextmanager

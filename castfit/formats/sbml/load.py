@@ -139,12 +139,14 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
     events = events_of(values, limits)
+    moving = values.moving_delays()
     check(where, list(dict.fromkeys(mistakes)))
     if values.assumed:
         warnings.warn(_assumption(list(dict.fromkeys(values.assumed))), UserWarning, stacklevel=2)
     lines = values.delay_lines()
     expressions, rates, residuals = (put(group, lines) for group in (expressions, rates, values.residuals))
     ode = {values.states[n]: rates[n] for n in values.states} | dict.fromkeys(values.memories.values(), ca.SX(0))
+    ode |= {symbol: put({"": rate}, lines)[""] for symbol, rate in moving.values()}
     if not ode:  # nothing moves but time
         ode = {ca.SX.sym("elapsed_time"): ca.SX(1)}
         initial = {}
@@ -157,6 +159,7 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         if not any(ca.depends_on(e, size) for size in unsized)
     }
     begun: dict[Any, Any] = {values.states[n]: v for n, v in initial.items()}
+    begun |= {symbol: start.at_start(symbol) for symbol, _ in moving.values()}
     begun |= dict.fromkeys(values.memories.values(), 0.0)
     begun |= {} if values.states or values.memories else dict.fromkeys(ode, 0.0)
     outputs |= {n: e for n, (symbol, e) in lines.items() if any(s.name() == symbol.name() for s in _symbols(events))}
@@ -272,6 +275,7 @@ def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:
     start = values.start(moving)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
     initial |= dict.fromkeys((s.name() for s in values.memories.values()), 0.0)
+    initial |= {n: _plain(start.at_start(symbol)) for n, (symbol, _) in values.moving_delays().items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
     own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}

@@ -377,11 +377,10 @@ class SbmlValues(LazyValues):
     def _delayed(self, now: ca.SX, late: ca.SX) -> ca.SX:
         if late.is_zero() or not ca.depends_on(now, ca.vertcat(self.time, self.varying)):
             return now
-        if ca.depends_on(late, ca.vertcat(self.time, self.varying)):
-            raise NotExpressible("a delay that changes in time")
+        if ca.depends_on(late, self.varying):
+            raise NotExpressible("a delay that depends on states")
         if late.is_constant() and not 0.0 < float(late) < np.inf:
             raise NotExpressible(f"a delay of {float(late):g}")
-        changed = {name for event in self.contents.events for name in event.assignments}
         of = {hash(s): n for n, s in self.states.items()}
         old, new = [self.time], [self.time - late]
         for symbol in ca.symvar(now):
@@ -391,16 +390,56 @@ class SbmlValues(LazyValues):
                 raise NotExpressible("a delayed value that follows from a nonlinear algebraic equation")
             if not name:
                 continue
-            if name in changed:
-                raise NotExpressible(f"the delayed value of '{name}', at which events jump")
-            same = (d for d in self.delays.values() if ca.is_equal(d.of, symbol) and ca.is_equal(d.tau, late, 9))
-            past = next(same, None)
-            if past is None:
-                past = DelayedState(name, ca.SX.sym(f"delayed {name}"), symbol, late)
-                self.delays[hash(past.symbol)] = past
+            if inner is not None and (self._moves(late) or self._moves(inner.tau)):
+                raise NotExpressible("a delay that changes in time, of a delayed value")
             old.append(symbol)
-            new.append(past.symbol)
+            new.append(self._past(name, symbol, late))
         return ca.substitute([now], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
+
+    def _moves(self, tau: ca.SX) -> bool:
+        """Tell whether a delay changes in time."""
+        return ca.depends_on(tau, self.time)
+
+    def _past(self, name: str, of: ca.SX, late: ca.SX) -> ca.SX:
+        """Return the symbol of what a state, or a delayed value of it, was a time ago."""
+        if any(name in event.assignments for event in self.contents.events):
+            raise NotExpressible(f"the delayed value of '{name}', at which events jump")
+        same = (d for d in self.delays.values() if ca.is_equal(d.of, of) and ca.is_equal(d.tau, late, 9))
+        past = next(same, None)
+        if past is None:
+            own = _free_name(f"delayed {name}", self._taken, ()) if self._moves(late) else f"delayed {name}"
+            past = DelayedState(name, ca.SX.sym(own), of, late)
+            self.delays[hash(past.symbol)] = past
+        return past.symbol
+
+    def moving_delays(self) -> dict[str, tuple[ca.SX, ca.SX]]:
+        """Return the states that are others at the time  s = t - tau(t), by name: the symbol of each, and its rate.
+
+            y(t) = x(s(t)),   y' = s' f(y, s)  for s > 0, else 0,   where x' = f(x, t)
+
+        What f depends on is followed along s as well.
+        """
+        found: dict[int, tuple[ca.SX, ca.SX]] = {}
+        of = {hash(s): n for n, s in self.states.items()}
+        while new := [d for d in self.delays.values() if self._moves(d.tau) and hash(d.symbol) not in found]:
+            for d in new:
+                s, rate = self.time - d.tau, self.state_rate(d.state)
+                if not self._number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
+                    self.mistakes.append(f"a delay of '{d.state}' is negative at the start")
+                old, past = [self.time], [s]
+                try:
+                    for symbol in ca.symvar(rate):
+                        if hash(symbol) in of:
+                            old.append(symbol)
+                            past.append(self._past(of[hash(symbol)], symbol, d.tau))
+                        elif ca.depends_on(symbol, self.varying):
+                            raise NotExpressible("a delay that changes in time, of what delays or equations determine")
+                except NotExpressible as error:
+                    self.mistakes.append(f"what '{d.state}' depends on contains {error}")
+                rate = ca.substitute([rate], [ca.vertcat(*old)], [ca.vertcat(*past)])[0]
+                slope = ca.jacobian(s, self.time)
+                found[hash(d.symbol)] = d.symbol, ca.if_else(s > 0, rate * slope, 0)
+        return {symbol.name(): (symbol, rate) for symbol, rate in found.values()}
 
     def delay_lines(self) -> dict[str, tuple[ca.SX, ca.SX]]:
         """Return what each delayed value is by delay lines, by its name: its symbol, and an expression.
@@ -411,7 +450,7 @@ class SbmlValues(LazyValues):
         """
         found: dict[str, tuple[ca.SX, ca.SX]] = {}
         start, complaints = self.start({}), len(self.mistakes)
-        for number, d in enumerate(self.delays.values()):
+        for number, d in enumerate(d for d in self.delays.values() if not self._moves(d.tau)):
             rate = self.state_rate(d.state)
             second = ca.jacobian(rate, self.time)
             for name, symbol in self.states.items():

@@ -75,7 +75,7 @@ def test_every_mistake_in_one_message():
         cf.sbml.load_antimony(text)
     said = str(found.value)
     assert "2 mistakes" in said
-    assert "a delay that changes in time" in said
+    assert "the delayed value of 'A', at which events jump" in said
     assert "must not be negative" in said
 
 

@@ -452,6 +452,21 @@ def test_a_delayed_value_before_the_start_and_after_it():
     np.testing.assert_allclose(out["y"], T - 2)
 
 
+@pytest.mark.parametrize("tau", ["time / 2", "0.5 + time / 4", "1 + sin(time)", "d * time + 1", "2 * time"])
+def test_a_delay_may_change_in_time(tau):
+    """z' = z / 5 and x' = - x z / 2 are followed along t - tau(t), and stood still before the start."""
+    out = of(f"d = 0.3; z = 1; z' = 0.2 * z; x = 2; x' = -0.5 * x * z; y := delay(x, {tau}); late := {tau}")
+    earlier = np.maximum(T - out["late"], 0.0)
+    np.testing.assert_allclose(out["y"], 2 * np.exp(-2.5 * (np.exp(0.2 * earlier) - 1)), rtol=1e-7)
+
+
+def test_what_a_delay_that_changes_begins_with_follows_the_start():
+    loaded = cf.sbml.load_antimony("k = 0.5; x = 2; x' = -k * x; y := delay(x, time / 2); n = 0; at y < 1: n = y")
+    out = cf.simulate(loaded, {"x": 4.0, "k": 1.0}, times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["y"], 4 * np.exp(-T / 2), rtol=1e-8)
+    np.testing.assert_allclose(out["n"], 2 * np.log(4) < T)
+
+
 def test_events_may_look_at_delayed_values():
     out = of("x' = exp(-time); x = 0; n = 0; at delay(x, 1) > 0.5: n = 1", times=[0.6, 1.5, 1.65, 1.75, 3.0])
     np.testing.assert_allclose(out["n"], [0, 0, 0, 1, 1])
@@ -463,7 +478,9 @@ def test_events_may_look_at_delayed_values():
         ("at -1 after time > 1: n = 1", "the delay of event _E0 is -1; it must not be negative"),
         ("at -1 after x > 1: n = 1", "the delay of event _?E0 is -1; it must not be negative"),
         ("at x > 1: n = delay(n, 1)", "the delayed value of 'n', at which events jump"),
-        ("y := delay(x, x)", "a delay that changes in time"),
+        ("y := delay(x, x)", "a delay that depends on states"),
+        ("y := delay(delay(x, 1), time)", "a delay that changes in time, of a delayed value"),
+        ("y := delay(x, time - 1)", "a delay of 'x' is negative at the start"),
     ],
 )
 def test_delays_that_cannot_be_said_are_named(event, said):
