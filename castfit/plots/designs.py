@@ -25,15 +25,17 @@ _BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _WIDTH, _HEIGHT = 3.0, 2.4
 _KNOWN = 1.0  # relative standard deviation of a band that is worth drawing
 _TWO = 1.96
+_ROW = 0.09  # of the height of a panel, for each schedule
 
 
 def design(found: Design, path: str | Path | None = None) -> Figure:
     """Plot what a design promises.
 
     Above, the predictions with their bands of 95 % before (light) and after, and the times with how often each is
-    measured (of a population in grey the band of 95 % of values); below, the certificate, which touches its bound where
-    the relaxed design measures, the ellipses of two quantities before and after, and the standard deviations after
-    designs of other budgets.  Inputs that were chosen in pieces follow as steps.
+    measured (of a population the schedules with numbers of subjects, and in grey 95 % of values); below, the
+    certificate, which touches its bound where the relaxed design measures, the ellipses of two quantities before and
+    after, and the standard deviations after designs of other budgets.  Inputs that were chosen in pieces follow as
+    steps.
 
     Parameters
     ----------
@@ -74,7 +76,10 @@ def proposed(found: Design) -> Figure:
 
 
 def _panels(found: Design) -> list[tuple[int, int]]:
-    """Return candidates and outputs that are measured."""
+    """Return candidates and outputs that are measured; of several schedules of a group the first."""
+    if found.known.subjects:
+        first = {_schedules_with(found, int(k))[0][0]: None for k in np.flatnonzero(found.counts > 0)}
+        return [(k, j) for k in first for j in range(len(found.bought.values[0][k].outputs))][:_MOST]
     return [
         (k, j)
         for k, values in enumerate(found.bought.values[0])
@@ -114,7 +119,8 @@ def _panel(figure: Any, cell: Any) -> Any:
 def _prediction(axes: Any, found: Design, k: int, j: int, covariances: list[Array]) -> None:
     values, known = found.bought.values[0][k], found.known
     label, output = known.labels[k], values.outputs[j]
-    start, last = known.condition(k).start, float(values.times[-1])
+    rows = _schedules_with(found, k) if known.subjects else []
+    start, last = known.condition(k).start, max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf)
     times = np.linspace(start, last, _POINTS) if last > start else values.times
     mu, slopes = known.slopes(label, times, [output])
     middle, slope = mu[:, 0], slopes[:, 0]
@@ -123,19 +129,38 @@ def _prediction(axes: Any, found: Design, k: int, j: int, covariances: list[Arra
             reach = _TWO * np.sqrt(np.maximum(np.einsum("ti,ij,tj->t", slope, covariance, slope), 0.0))
             axes.fill_between(times, middle - reach, middle + reach, color=BLUE, alpha=alpha, linewidth=0, label=when)
     axes.plot(times, middle, color=INK, linewidth=1.0)
+    name = output if len(known.labels) == 1 else f"{output}, {label}"
     if known.subjects:
+        name = plain(f"{output}, {known.experiment(k).name}")
         reach = _TWO * known.values(k, times).s[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
-    here = (found.table["candidate"] == label) & (found.table["output"] == output)
+        _rows(axes, rows)
+    here = (found.table["candidate"] == label) & (found.table["output"] == output) & (not known.subjects)
     for t, count, y in zip(*(found.table[c][here] for c in ("time", "count", "prediction")), strict=True):
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
         axes.plot([t], [y], "o", color=RED, markersize=3.5)
-        if known.subjects:
-            continue
         axes.annotate(f"{count:.3g}", (t, 0.09), xycoords=("data", "axes fraction"), ha="center", fontsize=7, color=RED)
-    name = output if len(known.labels) == 1 else f"{output}, {label}"
-    heading(axes, plain(f"{name}: {found.counts[k]:.3g} subjects" if known.subjects else name), pad=4)
+    heading(axes, plain(name), pad=4)
     labels(axes, plain(known.extended.label("time")), size=8, labelpad=1)
+
+
+def _schedules_with(found: Design, k: int) -> list[tuple[int, int, Array, float]]:
+    """Return the schedules of the group of schedule k: which, its place among all, times, subjects."""
+    used = np.flatnonzero(found.counts > 0).tolist()
+    same = [(i, place) for place, i in enumerate(used) if found.known.experiment(i) is found.known.experiment(k)]
+    return [(i, place, found.bought.values[0][i].times, float(found.counts[i])) for i, place in same]
+
+
+def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
+    """Draw schedules below the curve, a row for each, with the number of subjects."""
+    low, high = axes.get_ylim()
+    step = _ROW * (high - low)
+    axes.set_ylim(low - step * (len(schedules) + 0.5), high)
+    for row, (_, place, times, count) in enumerate(schedules):
+        y = low - step * (row + 0.5)
+        axes.plot(times, np.full(times.size, y), "o-", color=f"C{place}", markersize=3.5, linewidth=0.6)
+        axes.annotate(f" {count:.3g}", (1.0, y), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+    axes.annotate(" subjects", (1.0, low + 0.5 * step), xycoords=("axes fraction", "data"), va="center", fontsize=7)
 
 
 def _certificate(axes: Any, found: Design) -> None:
@@ -161,12 +186,15 @@ def _schedules(axes: Any, found: Design) -> None:
     from castfit.drive.design.populations import PopulationKnowledge, worth_of_times
 
     assert isinstance(found.known, PopulationKnowledge)
-    if found.reordered:  # by the criterion
+    known, every = found.known, list[tuple[str, Array, Array]]()
+    if not found.reordered:  # by the criterion
+        every = worth_of_times(known, found.bought, found.goal, found.relaxed, found.counts)
+    if not every:
         axes.axis("off")
         return
-    every = worth_of_times(found.known, found.bought, found.goal, found.relaxed, found.counts)
+    names = [known.labels[k] for k in np.flatnonzero(found.counts > 0)]
     for name, times, worth in every:
-        axes.plot(times, worth, linewidth=1.0, label=name)
+        axes.plot(times, worth, color=f"C{names.index(name)}", linewidth=1.0, label=name)
     heading(axes, "worth over price, one time moved", pad=4)
     if len(every) > 1:
         axes.legend(fontsize=7, frameon=False)

@@ -244,7 +244,8 @@ def _solved(
     """Take the steps."""
     A, b, N = offers.A, offers.b, offers.count
     with np.errstate(divide="ignore"):
-        u = np.minimum(offers.u, np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf))
+        # Twice what budgets allow, so that these alone bind, and have the whole price.
+        u = np.minimum(offers.u, 2.0 * np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf))
     inside = _inside(A, b, u)
     w: Array = inside if start is None else 0.9 * start + 0.1 * inside
     first = tangent(goal, offers, w, 1.0, curved=False)

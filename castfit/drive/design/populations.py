@@ -559,11 +559,12 @@ def told(known: PopulationKnowledge, counts: Array) -> PopulationKnowledge:
 def worth_of_times(
     known: PopulationKnowledge, bought: Purchases, goal: DesignGoal, found: RelaxedDesign, counts: Array
 ) -> list[tuple[str, Array, Array]]:
-    """Return of each schedule that is used its name, times (n,), and the best worth over price with one moved there."""
+    """Return of each schedule that is used and chosen: name, times (n,), best worth over price with one moved there."""
     offers = bought.offers
     at = goal.criterion.tangent(offers.information(found.w)[0], offers.M0[0], found.mu)
     told_: list[tuple[str, Array, Array]] = []
-    for k in np.flatnonzero(counts).tolist() if at is not None else ():
+    chosen = [k for k in np.flatnonzero(counts).tolist() if known.groups[known.group[k]].per_subject]
+    for k in chosen if at is not None else ():
         assert at is not None
         own, grid = bought.values[0][k], known.values(k, known.groups[known.group[k]].times)
         moved = np.repeat(own.rows[None, None], own.times.size, 0).repeat(grid.times.size, 1)

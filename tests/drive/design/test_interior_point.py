@@ -153,6 +153,16 @@ def test_several_budgets():
     assert 0 <= found.gap <= 1e-6
 
 
+def test_a_budget_of_one_candidate_has_its_whole_price():
+    J = np.random.default_rng(4).standard_normal((12, 1, 3))
+    J[0] *= 5.0  # so good that its budget binds
+    A = np.stack([np.ones(12), np.eye(12)[0]])
+    here = Offers(J[None], np.zeros((1, 3, 3)), A, np.array([5.0, 1.0]), np.full(12, np.inf), np.zeros(12))
+    found = relaxed(DesignGoal(DCriterion(3)), here)
+    assert found.w[0] == pytest.approx(1.0, rel=1e-6)
+    assert 0 <= found.gap <= 1e-6
+
+
 def test_the_work_of_many_candidates_is_a_few_steps():
     found = relaxed(DesignGoal(DCriterion(6)), offers(np.random.default_rng(0).standard_normal((1000, 1, 6))))
     assert found.steps <= 30
