@@ -56,7 +56,8 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     cells = figure.add_gridspec(rows, columns)
     covariances = _covariances(found)
     for place, (k, j) in enumerate(panels):
-        _prediction(_panel(figure, cells[0, place]), found, k, j, covariances)
+        wide = cells[0, place:] if place == len(panels) - 1 and found.known.subjects else cells[0, place]
+        _prediction(_panel(figure, wide), found, k, j, covariances)
     _certificate(_panel(figure, cells[1, 0]), found)
     _ellipses(_panel(figure, cells[1, 1]), found, covariances)
     _budgets(_panel(figure, cells[1, 2]), found)
@@ -186,9 +187,9 @@ def _schedules(axes: Any, found: Design) -> None:
     from castfit.drive.design.populations import PopulationKnowledge, worth_of_times
 
     assert isinstance(found.known, PopulationKnowledge)
-    known, every = found.known, list[tuple[str, Array, Array]]()
-    if not found.reordered:  # by the criterion
-        every = worth_of_times(known, found.bought, found.goal, found.relaxed, found.counts)
+    known = found.known
+    asked = known, found.bought, found.goal, found.relaxed, found.counts
+    every = [] if found.reordered else worth_of_times(*asked)  # by the criterion
     if not every:
         axes.axis("off")
         return
