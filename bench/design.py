@@ -7,18 +7,23 @@ from a wrong guess, beside certified bounds; and what the relaxed design costs w
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 import castfit as cf
-from castfit._support.status import check
+from castfit._support.status import InputError, check
 from castfit.drive.design.criteria import DCriterion
 from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
 from castfit.drive.search.compare.benchmarks import Progress
@@ -290,7 +295,101 @@ def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[CaseRow]:
         yield CaseRow(f"{N} candidates, n = {n}", what, f"{found.gap:.1e}", "0", seconds)
 
 
-def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0) -> Report:
+def _heated(temperature: Any, concentration: Any, **options: Any) -> Any:
+    """Return the run of Pyomo.DoE's reactor (Wang and Dowling 2022), nine times of three outputs."""
+    A, B, C, A1, A2, E1, E2, T = cf.symbols("A B C A1 A2 E1 E2 T")
+    k1, k2 = (a * cf.exp(-1000 * e / (8.314 * T)) for a, e in ((A1, E1), (A2, E2)))
+    model = cf.Model(
+        {A: -k1 * A, B: k1 * A - k2 * B, C: k2 * B}, parameters=[A1, A2, E1, E2], inputs=[T],
+        initial={A: 5.0, B: 0.0, C: 0.0},
+    )  # fmt: skip
+    pilot = cf.Experiment({n: [1.0] for n in "ABC"}, [1.0], sigma=0.01, inputs={"T": 500.0})
+    problem = cf.Problem(model, pilot, parameters={"A1": 84.79, "A2": 371.72, "E1": 7.78, "E2": 15.05})
+    return cf.design(
+        problem,
+        cf.Candidate(np.linspace(0, 1, 9), list("ABC"), together="experiment", name="run",
+                     initial={"A": concentration}, inputs={"T": temperature}),
+        budget=1, **options,
+    )  # fmt: skip
+
+
+def _fishing(times: int, pieces: int = 0, **options: Any) -> Any:
+    """Return when to look at fish that are caught, or not, for 4 of 12 (Sager 2013)."""
+    x, y, p2, p4, u = cf.symbols("x y p2 p4 u")
+    model = cf.Model(
+        {x: x - p2 * x * y - 0.4 * u * x, y: -y + p4 * x * y - 0.2 * u * y}, parameters=[p2, p4], inputs=[u],
+        initial={x: 0.5, y: 0.7},
+    )  # fmt: skip
+    dt = 12 / times
+    pilot = cf.Experiment({"x": [1.0], "y": [1.0]}, [1.0], sigma=dt**-0.5, inputs={"u": 0.0})
+    problem = cf.Problem(model, pilot, parameters={"p2": 1.0, "p4": 1.0})
+    caught = {"u": cf.choose(0, 1, pieces=pieces) if pieces else 0.0}
+    when = cf.Candidate(dt * (0.5 + np.arange(times)), ["x", "y"], at_most=1, inputs=caught, name="next")
+    return cf.design(problem, when, budget={"x": 4 / dt, "y": 4 / dt}, criterion="A", exact=False, **options)
+
+
+def _yeast(*, chosen: bool, **options: Any) -> Any:
+    """Return ten samples of a fed batch of baker's yeast (Asprey and Macchietto 2000)."""
+    x, s, dilution, feed, mu, K, Y, m = cf.symbols("x s dilution feed mu K Y m")
+    rate = mu * s / (K + s)
+    model = cf.Model(
+        {x: (rate - dilution - m) * x, s: -rate * x / Y + dilution * (feed - s)}, parameters=[mu, K, Y, m],
+        inputs=[dilution, feed], initial={x: 5.0, s: 0.1},
+    )  # fmt: skip
+    pilot = cf.Experiment({"x": [5.0], "s": [1.0]}, [5.0], sigma=0.3, inputs={"dilution": 0.12, "feed": 15.0})
+    known = {"mu": 0.31, "K": 0.18, "Y": 0.55, "m": 0.05}
+    problem = cf.Problem(model, pilot, parameters={n: cf.Parameter(v, scale="log") for n, v in known.items()})
+    fed = {"dilution": cf.choose(0.05, 0.2, pieces=5), "feed": cf.choose(5, 35, pieces=5)}
+    more: dict[str, Any] = {"initial": {"x": cf.choose(1, 10)}, "inputs": fed} if chosen else {}
+    when = cf.Candidate(np.arange(1, 41) / 2, ["x", "s"], together="time", name="next", **more)
+    return cf.design(problem, when, budget=10, **options)
+
+
+def beside_pyomo(python: str) -> dict[str, Any]:
+    """Let Pyomo.DoE design its reactor's run, with an interpreter of its own that has it and an `ipopt` beside it."""
+    script = resources.files(__package__ or "bench").joinpath("pyomo_reactor.py")
+    folder = str(Path(python).absolute().parent)
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    environment |= {"PATH": os.pathsep.join([folder, environment.get("PATH", "")]), "OMP_NUM_THREADS": "1"}
+    with resources.as_file(script) as file:
+        done = subprocess.run([python, str(file)], capture_output=True, encoding="utf-8", env=environment, check=False)
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        said = [line for line in done.stderr.splitlines() if line.strip()][-1:] or [f"it ended with {done.returncode}"]
+        raise InputError("bench design", [f"--pyomo {python}: {said[0]}"]) from None
+
+
+def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
+    """Choose inputs and initial states besides samples, beside published choices."""
+    steps = np.arange(8) / 8
+
+    def log10_det(design: Any) -> str:
+        return f"{-design.value / np.log(10):.5f}"
+
+    found, seconds = _timed(lambda: _heated(cf.Input.piecewise_constant(steps, [472.92, *[300.0] * 7]), 5.0))
+    yield CaseRow("Pyomo.DoE's reactor", "log10 det, heated early", log10_det(found), "19.29129", seconds)
+    for n in (1, starts):
+        found, seconds = _timed(lambda n=n: _heated(cf.choose(300, 700, pieces=8), cf.choose(1, 5), starts=n))
+        heat = ", ".join(f"{t:.4g}" for t in found.chosen["run"]["T"])
+        yield CaseRow("", f"log10 det, {n} start{'s' * (n > 1)}, T = {heat}", log10_det(found), "19.29129", seconds)
+    if pyomo:
+        other = beside_pyomo(pyomo)
+        there = _heated(cf.Input.piecewise_constant(steps, other["T"][:8]), other["CA0"])
+        heat = ", ".join(f"{t:.4g}" for t in other["T"][:8])
+        yield CaseRow("", f"of Pyomo.DoE {other['version']}, T = {heat}", log10_det(there), "", other["seconds"])
+        yield CaseRow("", "as Pyomo.DoE says", f"{other['log10 det']:.5f}", "", math.nan)
+    found, seconds = _timed(lambda: _fishing(480))
+    yield CaseRow("fishing, 4 of 12 each", "trace, nothing caught", f"{found.value:.6f}", "0.063957", seconds)
+    found, seconds = _timed(lambda: _fishing(240, 60, starts=min(starts, 3)))
+    yield CaseRow("", "trace, catch chosen", f"{found.value:.6f}", "0.036944", seconds)
+    plain, seconds = _timed(lambda: _yeast(chosen=False))
+    yield CaseRow("fed batch of yeast", "-log det, as fed before", f"{plain.value:.4f}", "", seconds)
+    found, seconds = _timed(lambda: _yeast(chosen=True, starts=max(starts // 4, 1)))
+    yield CaseRow("", "-log det, feeding and x(0) chosen", f"{found.value:.4f}", f"below {plain.value:.4f}", seconds)
+
+
+def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0, pyomo: str | None = None) -> Report:
     check(f"bench {name}", number_mistakes(starts=starts, seed=seed))
 
     def run() -> Iterator[CaseRow]:
@@ -304,6 +403,7 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
                 ("many candidates", many(((1000, 6), (10_000, 20)) if starts >= _SEQUENCES else ((1000, 6),), seed)),
                 (f"{starts} repeats", promised(max(starts, 2), seed)),
                 ("rounds", in_rounds(min(starts, _SEQUENCES), seed)),
+                ("choices", choices(min(starts, _SEQUENCES), pyomo)),
             ):
                 progress(f"{NAME}: {what}")
                 yield from rows
@@ -313,7 +413,7 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
 
 KIND = Kind(
     lambda: (NAME,),
-    ("starts", "seed"),
+    ("starts", "seed", "pyomo"),
     _run,
-    lambda name: "designs of experiments: published optima, promises kept by repeated fits, bounds, many candidates",
+    lambda name: "designs of experiments: published optima and choices, promises kept by repeated fits, bounds",
 )

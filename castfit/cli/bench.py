@@ -10,7 +10,7 @@ from castfit.cli.command import INTERRUPTED, Command, option, write_json
 
 _OPTIONS = (
     "starts", "seed", "workers", "methods", "max_time", "tolerance", "data", "plot",
-    "problems", "against", "folder", "pypesto", "jax", "rockit", "html", "species", "nominal",
+    "problems", "against", "folder", "pypesto", "pyomo", "jax", "rockit", "html", "species", "nominal",
 )  # fmt: skip
 
 

@@ -161,6 +161,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "folder": (str, "FOLDER", "where the PEtab collection's problems, or the cases of the SBML Test Suite, are"),
     "species": (int, "N", "how many species a generated network has"),
     "pypesto": (str, "PYTHON", "the Python in which pyPESTO and AMICI are installed, to run them beside castfit"),
+    "pyomo": (str, "PYTHON", "the Python in which Pyomo is installed, with ipopt beside it, to run its design too"),
     "jax": (str, "PYTHON", "the Python in which JAX, diffrax and optimistix are installed, to run them beside castfit"),
     "rockit": (str, "PYTHON", "the Python in which rockit-meco is installed, to run it beside castfit"),
     "html": (str, "FILE", "write the table as a page"),

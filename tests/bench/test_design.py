@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import numpy as np
 import pytest
 
+import castfit as cf
 from castfit._bench import design
 from tests.builders import refused
 
@@ -68,3 +70,20 @@ def test_the_whole_table():
 def test_what_is_wrong_is_said():
     with refused("starts is 0"):
         design.KIND.run("design", lambda _: None, starts=0)
+
+
+def test_choices_are_better_than_published_ones():
+    rows = design.choices(1)
+    early, chosen = next(rows), next(rows)
+    assert early.reached == early.right
+    assert float(chosen.reached) > float(chosen.right) + 0.13
+    with pytest.raises(cf.InputError, match="bench design: 1 mistake found"):
+        design.beside_pyomo(sys.executable)
+
+
+@pytest.mark.slow
+def test_fish_and_yeast_are_known_better_by_choices():
+    *_, still, caught, plain, fed = design.choices(4)
+    np.testing.assert_allclose(float(still.reached), float(still.right), atol=3e-6)
+    np.testing.assert_allclose(float(caught.reached), float(caught.right), rtol=1e-3)
+    assert float(fed.reached) < float(plain.reached) - 20
