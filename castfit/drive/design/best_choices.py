@@ -353,11 +353,11 @@ class TrustedSearch:
         """Return by how much the slopes at z differ from the integrated ones."""
         return self.search.apart(self.integrated(z)[1], z)
 
-    def local(self, z: Array, within: float = _ROUGHLY) -> End:
-        """Return the best point near z, and its value; infinite if there is none."""
+    def local(self, z: Array, within: float = _ROUGHLY, below: float = np.inf) -> End:
+        """Return the best point near z, confirmed if its value, infinite if there is none, is below a number."""
         while True:
             end = self.search.local(z, None, self.stop)
-            fine = self.stop() or self.search.steps >= _MOST_STEPS or not np.isfinite(end[0])
+            fine = self.stop() or self.search.steps >= _MOST_STEPS or not end[0] < below
             if fine or self.apart(end[1]) <= within:
                 return end
             self.search = replace(self.search, steps=2 * self.search.steps)
@@ -367,7 +367,8 @@ class TrustedSearch:
         """Return what is found from beside a local optimum, as long as that is better."""
         for _ in range(_AGAIN):
             near = sorted((self.search.value(y)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng)))
-            best = min((self.local(y) for value, _, y in near[:_TRIED] if value < _NOWHERE), key=_value, default=end)
+            tried = (self.local(y, below=end[0]) for value, _, y in near[:_TRIED] if value < _NOWHERE)
+            best = min(tried, key=_value, default=end)
             if self.stop() or not best[0] < end[0] - _SAME:
                 break
             end = best
@@ -380,7 +381,7 @@ class TrustedSearch:
             self.search = replace(self.search, steps=2 * self.search.steps)
         ends: list[End] = []
         for start in self.search.starts(starts, rng):
-            ends.append(self.local(start))
+            ends.append(self.local(start, below=min(ends, key=_value, default=(np.inf, start))[0]))
             if self.stop():
                 break
         ranked = sorted(ends, key=_value)
