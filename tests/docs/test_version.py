@@ -33,8 +33,8 @@ def test_the_oldest_versions_are_those_that_are_tested_and_that_the_recipe_allow
     listed = re.search(r"^dependencies = \[(.*)\]$", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
     allowed = dict(re.findall(r'"([a-z]+)>=([\d.]+)"', listed[1]))
     assert {"casadi", "numpy", "scipy"} <= allowed.keys()
-    tested = dict(re.findall(r"^([a-z]+)==([\d.]+)$", (ROOT / ".ci" / "oldest.txt").read_text("utf-8"), re.MULTILINE))
-    assert tested.keys() == allowed.keys()
+    tested = dict(re.findall(r"^([a-z]+)==([\d.]+)", (ROOT / ".ci" / "oldest.txt").read_text("utf-8"), re.MULTILINE))
+    assert tested.keys() == allowed.keys() | {"pyparsing"}  # which matplotlib needs
     for name, version in allowed.items():
         assert re.fullmatch(rf"{re.escape(version)}(\.0)*", tested[name]), name
     recipe = ROOT / ".ci" / "conda" / "meta.yaml"
