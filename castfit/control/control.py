@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import is_count, named, real, rng_mistakes, text
+from castfit._support.arguments import is_count, named, option_mistakes, real, rng_mistakes, text
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import watched
 from castfit.control.grid import StageGrid
@@ -27,6 +28,7 @@ from castfit.control.trajectory import PlanJudge
 from castfit.control.transcription import PlanDecision, TranscribedPlan
 from castfit.control.units import units_of
 from castfit.control.verdict import BETWEEN, FoundPlan, told, unlimited
+from castfit.experiment.free_inputs import FreeInput
 from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
 
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from castfit.control.question import ControlQuestion
     from castfit.control.trajectory import PlanCourse
     from castfit.experiment.experiment import Free
-    from castfit.experiment.free_inputs import FreeInput
     from castfit.experiment.inputs import Input
 
 FIRST_ELEMENTS = 20
@@ -133,25 +134,25 @@ def control(
     >>> plan.success, round(plan.objective, 3)
     (True, -0.574)
     """
-    begun = time.process_time()
+    begun, mistakes = time.process_time(), list[str]()
+    how = _read_method(model, inputs, transcription, solver, starts, rng, max_time, mistakes)
     question = read_question(
-        model, horizon, inputs, minimise, constraints, parameters, initial, start, scenarios, soft
+        model, horizon, inputs, minimise, constraints, parameters, initial, start, scenarios, soft, mistakes
     )  # fmt: skip
     for name in question.unlimited:
         warnings.warn(unlimited(name), UserWarning, stacklevel=3)
-    planner = _planner(question, transcription, solver, starts, rng, max_time)
-    return planner.plan(begun)
+    return Planner(question, *how).plan(begun)
 
 
-def _planner(
-    question: ControlQuestion, transcription: Any, solver: Any, starts: Any, rng: Any, max_time: Any
-) -> Planner:
-    mistakes: list[str] = []
+def _read_method(
+    model: Any, inputs: Any, transcription: Any, solver: Any, starts: Any, rng: Any, max_time: Any, mistakes: list[str]
+) -> tuple[Any, ...]:
+    """Return what a `Planner` is told besides the question."""
     method, elements, tolerance = StageMethod(), FIRST_ELEMENTS, 1e-7
     if isinstance(transcription, Collocation):
-        method = StageMethod(transcription.degree, transcription.scheme)
-        tolerance = transcription.tolerance
-        pieces = max((u.pieces for u in question.free_inputs.values()), default=1)
+        method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
+        given = cast("Mapping[Any, Any]", inputs).values() if isinstance(inputs, Mapping) else ()
+        pieces = max((u.pieces for u in given if isinstance(u, FreeInput)), default=1)
         if is_count(transcription.elements, 1):
             elements = int(transcription.elements)
             if elements < pieces:
@@ -161,35 +162,40 @@ def _planner(
             mistakes.append("Collocation(elements=...) is neither a number nor 'auto'; there are no data here")
     elif transcription in ("multiple", "multiple shooting"):
         method = StageMethod(steps=_FIRST_STEPS)
-        if question.model.algebraic_states:
+        if getattr(model, "algebraic_states", ()):
             mistakes.append("the model has algebraic states, and Runge-Kutta steps none; choose 'collocation'")
     elif transcription != "collocation":
         mistakes.append(f"transcription is {text(transcription)}; give 'collocation', cf.Collocation() or 'multiple'")
-    chosen = Ipopt() if solver is None else solver
-    if not isinstance(chosen, Ipopt) or chosen.hessian not in ("auto", "exact"):
+    if solver is not None and not (isinstance(solver, Ipopt) and solver.hessian in ("auto", "exact")):
         mistakes.append(f"solver is {text(solver)}; give cf.Ipopt(...), whose Hessian is exact here")
-    if not is_count(starts, 1):
-        mistakes.append(f"starts is {text(starts)}; give the number of starts, 1 or more")
-    elif starts > 1 and rng is None:
+    limit = real(max_time)
+    mistakes += option_mistakes(
+        ("starts", starts, is_count(starts, 1), "give the number of starts, 1 or more"),
+        ("max_time", max_time, limit is not None and limit > 0.0, "give seconds"),
+    )
+    if is_count(starts, 2) and rng is None:
         mistakes.append("several starts are drawn at random; give rng=0, say, so that they can be drawn again")
     mistakes += rng_mistakes(rng)
-    limit = real(max_time)
-    if limit is None or not limit > 0.0:
-        mistakes.append(f"max_time is {text(max_time)}; give seconds")
-    check("control", mistakes)
-    return Planner(question, method, elements, tolerance, solver, int(starts), rng, float(limit or np.inf))
+    return method, elements, tolerance, solver, starts, rng, limit
 
 
+@dataclass(frozen=True, eq=False)
 class Planner:
     """How a question is answered: `plan` does it, `again` does it for other initial states."""
 
-    def __init__(
-        self, question: ControlQuestion, method: StageMethod, elements: int, tolerance: float, solver: Ipopt | None,
-        starts: int, rng: Any, max_time: float,
-    ) -> None:  # fmt: skip
-        self.question, self.method, self.elements, self.tolerance = question, method, elements, tolerance
-        self.solver, self.starts, self.rng, self.max_time = solver, starts, rng, max_time
-        self.judge = PlanJudge(question)
+    question: ControlQuestion
+    method: StageMethod
+    elements: int
+    tolerance: float
+    solver: Ipopt | None
+    starts: int
+    rng: Any
+    max_time: float
+
+    @cached_property
+    def judge(self) -> PlanJudge:
+        """The model that integrates what was found."""
+        return PlanJudge(self.question)
 
     def plan(self, begun: float) -> Plan:
         """Solve from every start, and return the best plan."""

@@ -23,7 +23,7 @@ from castfit._support.silence import captured
 from castfit._support.status import InputError, Status
 from castfit._support.time_limit import watched
 from castfit.solve.assembly import EntryScatter
-from castfit.solve.ipopt import IPOPT_STATUS, IpoptCallback
+from castfit.solve.ipopt import IPOPT_STATUS, IpoptCallback, ipopt_solver
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
@@ -225,27 +225,13 @@ class Program:
         full.setdiag(upper.diagonal())
         return full.tocsr(), jacobian.sparse().tocsr(), np.asarray(g, dtype=float).ravel()
 
-    def _solver(self, options: dict[str, Any], log: Any) -> ca.Function:
+    def _solver(self, options: dict[str, Any], log: Any) -> Any:
         key = repr(sorted(options.items()))
         if key not in self._solvers:
-            nlp, gradient, jacobian, hessian = self.functions
-            n, m = self.layout.size, self.count
-            dense = ca.Sparsity.dense
-            sizes = (n, 1, m, n, m, nlp.size1_in(1))
-            report = IpoptCallback(
-                "report", [(ca.nlpsol_out(i), dense(size, 1)) for i, size in enumerate(sizes)],
-                [("ret", dense(1, 1))], self._report, self._errors,
-            )  # fmt: skip
-            given: dict[str, Any] = {
-                "grad_f": gradient, "jac_g": jacobian, "hess_lag": hessian, "no_nlp_grad": True,
-                "calc_lam_p": False, "print_time": False,
-                "iteration_callback": report, "ipopt": options,
-            }  # fmt: skip
-            try:
-                self._solvers[key] = ca.nlpsol("plan", "ipopt", nlp, given), report
-            except RuntimeError as error:
-                said = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
-                raise InputError("control", [f"IPOPT refuses an option: {said}"]) from None
+            n, m, p = self.layout.size, self.count, self.functions[0].size1_in(1)
+            now = [(ca.nlpsol_out(i), ca.Sparsity.dense(size, 1)) for i, size in enumerate((n, 1, m, n, m, p))]
+            report = IpoptCallback("report", now, [("ret", ca.Sparsity.dense(1, 1))], self._report, self._errors)
+            self._solvers[key] = ipopt_solver([*self.functions, report], options, log), report
         return self._solvers[key][0]
 
     def _report(self, *now: Array) -> Sequence[Any]:

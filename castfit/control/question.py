@@ -120,15 +120,14 @@ class ControlQuestion:
 
 def read_question(
     model: Any, horizon: Any, inputs: Any, minimise: Any, constraints: Any, parameters: Any, initial: Any,
-    start: Any, scenarios: Any, soft: Any,
+    start: Any, scenarios: Any, soft: Any, mistakes: list[str],
 ) -> ControlQuestion:  # fmt: skip
     """Read what `control` was given.
 
-    Raises InputError: listing every mistake.
+    Raises InputError: listing every mistake, with those that were found before.
     """
     if not isinstance(model, Model):
-        check("control", [f"the first argument is {text(model)}; give a Model"])
-    mistakes: list[str] = []
+        check("control", [f"the first argument is {text(model)}; give a Model", *mistakes])
     if model.with_switches is not model:
         mistakes.append("the model switches at times (if_else, fmax and the like of time); give a known Input instead")
     begin = real(start)

@@ -371,7 +371,7 @@ class _IpoptRun:
         if np.isfinite(self.control.max_time):
             ipopt["max_wall_time"] = max(self.control.max_time - self.ledger.seconds, 1e-3)
         with captured() as log:
-            solver = self._solver(functions, ipopt, log)
+            solver = ipopt_solver(functions, ipopt, log, limited=self.limited)
             try:
                 found = solver(
                     x0=start / scale,
@@ -409,25 +409,6 @@ class _IpoptRun:
         return self.ledger.solution(
             v, status, detail=detail, active=active, iterations=self.iterations, history=tuple(self.history)
         )
-
-    def _solver(self, functions: Sequence[ca.Function], ipopt: dict[str, Any], log: Capture) -> ca.Function:
-        nlp, gradient, jacobian, hessian, report = functions
-        given: dict[str, Any] = {
-            "grad_f": gradient,
-            "jac_g": jacobian,
-            **({} if self.limited else {"hess_lag": hessian}),
-            "iteration_callback": report,
-            "no_nlp_grad": True,
-            "print_time": False,
-            "ipopt": ipopt,
-        }
-        try:
-            return ca.nlpsol("fit", "ipopt", nlp, given)
-        except RuntimeError as error:  # only options can be wrong here
-            said = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
-            raise InputError(
-                "Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', said)}"]
-            ) from None
 
     def _failed(self, start: Array, message: str) -> Solution:
         best = self.ledger.best if self.ledger.best is not None else start
@@ -644,6 +625,31 @@ def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
             if not at_floor and np.isfinite(slope).all():
                 total -= 2.0 / size * slope[:, None] * slope
     return total
+
+
+def ipopt_solver(
+    functions: Sequence[ca.Function], options: Mapping[str, Any], log: Capture, *, limited: bool = False
+) -> ca.Function:
+    """Return IPOPT on functions nlp, grad_f, jac_g, hess_lag, and one called at each iteration.
+
+    Raises InputError: where IPOPT refuses an option.
+    """
+    nlp, gradient, jacobian, hessian, report = functions
+    given: dict[str, Any] = {
+        "grad_f": gradient,
+        "jac_g": jacobian,
+        **({} if limited else {"hess_lag": hessian}),
+        "iteration_callback": report,
+        "no_nlp_grad": True,
+        "calc_lam_p": False,
+        "print_time": False,
+        "ipopt": dict(options),
+    }
+    try:
+        return ca.nlpsol("solver", "ipopt", nlp, given)
+    except RuntimeError as error:  # only options can be wrong here
+        said = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
+        raise InputError("Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', said)}"]) from None
 
 
 class IpoptCallback(ca.Callback):

@@ -217,6 +217,11 @@ def test_algebraic_states():
 def test_every_mistake_is_found_before_anything_is_solved():
     with refused("horizon", "'w' is no input", "input 'u' is missing", "'k' has no value", "'y'"):
         cf.control(DECAY, horizon=-1, inputs={"w": 1.0}, minimise=cf.integral(cf.symbols("y")))
+    with refused("transcription is 'x'", "solver is 3", "starts is 0", "max_time is -1", "horizon is 0"):
+        cf.control(
+            POINT, horizon=0, inputs=free(), minimise=cf.integral(u**2), solver=3, starts=0, max_time=-1,
+            transcription="x",
+        )  # fmt: skip
     with refused("changes along the horizon"):
         cf.control(POINT, horizon=1, inputs=free(), minimise=x)
     with refused("nothing can be decided: the model has no inputs"):
