@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NAME = "process-noise"
 _SETS = 20
 _FINE = 200  # steps of the simulation between data
+_PARTICLES, _FILTERS = 10_000, 8
 _ONLINE = 300  # steps of a moving horizon
 _COUNTS = (100, 400, 1600, 6400, 25_600, 100_000)
 
@@ -172,6 +173,49 @@ def known_likelihoods(seed: int) -> list[FigureRow]:
     return rows
 
 
+def particle_likelihood(case: NoisyModel, times: Array, values: Array, count: int, rng: np.random.Generator) -> float:
+    """Return log L at the truth by a bootstrap particle filter, with Heun's method between data."""
+    x = np.array([rng.normal(m, d, count) for m, d in case.initial.values()])
+    total = 0.0
+    for k, value in enumerate(values):
+        if k:
+            h = float(times[k] - times[k - 1]) / _FINE
+            for _ in range(_FINE):
+                dw = np.array([g * np.sqrt(h) * rng.standard_normal(count) if g else np.zeros(count)
+                               for g in case.intensity.tolist()])  # fmt: skip
+                f = case.drift(x)
+                x = x + 0.5 * h * (f + case.drift(x + h * f + dw)) + dw
+        logs = -0.5 * ((value - x[0]) / case.sigma) ** 2
+        weights = np.exp(logs - logs.max())
+        total += float(np.log(weights.mean()) + logs.max()) - float(np.log(case.sigma * np.sqrt(2.0 * np.pi)))
+        # Systematic resampling: one draw for all.
+        places = (np.arange(count) + rng.random()) / count
+        x = x[:, np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), places), count - 1)]
+    return total
+
+
+def beside_particles(seed: int) -> list[FigureRow]:
+    """Compare Laplace's approximation, and its correction by importance sampling, with particle filters."""
+    case, rng = van_der_pol(), np.random.default_rng(seed)
+    times, _, values = (part[:101] for part in case.simulated(rng))
+    found = [particle_likelihood(case, times, values, _PARTICLES, rng) for _ in range(_FILTERS)]
+    error = float(np.std(found, ddof=1)) / _FILTERS**0.5
+    mean = float(np.log(np.mean(np.exp(np.array(found) - found[0]))) + found[0])
+    experiment = cf.Experiment(
+        {"x": values}, time=times, sigma=case.sigma,
+        initial={n: cf.Normal(m, d) for n, (m, d) in case.initial.items()},
+    )  # fmt: skip
+    fixed = {n: cf.Parameter(v, fixed=True) for n, v in case.truth.items()}
+    result = fitted(cf.Problem(case.model, experiment, parameters=fixed))
+    checked = result.laplace_check(2000, rng=rng)
+    note = f"{_FILTERS} particle filters of {_PARTICLES}, ± {error:.2g}"
+    return [
+        FigureRow(case.name, "log L of 101 values, Laplace", result.log_likelihood, mean, note),
+        FigureRow(case.name, "log L, corrected by importance sampling", checked.log_likelihood, mean, note),
+        FigureRow(case.name, "effective share of the draws", checked.effective_share, np.nan),
+    ]
+
+
 def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[str], object]) -> list[FigureRow]:
     """Fit simulated data sets: how often intervals of 95 % hold the truth, and the band the path."""
     truth = {**case.truth, f"sigma({next(iter(case.initial))})": case.sigma}
@@ -239,6 +283,8 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts
     check(NAME, number_mistakes(starts=starts, seed=seed))
     progress("known likelihoods")
     rows = known_likelihoods(seed)
+    progress("particle filters")
+    rows += beside_particles(seed)
     for case in (ornstein_uhlenbeck(), van_der_pol(), fitzhugh_nagumo()):
         rows += simulated_fits(case, starts if case.name != "FitzHugh-Nagumo" else max(starts // 4, 1), seed, progress)
     progress("speed")

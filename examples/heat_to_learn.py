@@ -1,5 +1,5 @@
 """Heat a reactor to learn from it
-==============================
+===============================
 
 A becomes B, B becomes C; how fast depends on the temperature.  One run of an hour, nine times at which everything is
 measured, eight temperatures and the first concentration of A to choose: which run tells most about the four constants
