@@ -44,7 +44,8 @@ _WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less
 _ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of what it moves
 
 _RESOLVABLE = 1e-12  # of the largest magnitude ...
-_NETWORK = 100  # ... of so many states: fewer may each have units of their own
+_NETWORK = 100  # ... of so many states: fewer may each have units of their own ...
+_UNITS = 1e-30  # ... which are not farther apart than this
 
 _RATES: Built[Model, Mapped] = Built()
 """What `_rates` evaluates, of each model."""
@@ -280,11 +281,11 @@ def resolvable(size: Array) -> Array:
 
     In a large network of reactions, which has one unit, some are 1e-50 of others.  What grows from zero with a high
     power of time would have to be followed from there on, with steps that are never short enough.  Absolute tolerances
-    are far smaller still.  States of smaller models may have any units: their magnitudes stay what they are.
+    are far smaller still.  States of smaller models may have units of their own: only what no units explain is
+    nothing, as in Raimundez' model of 22 states, which cannot be integrated otherwise.
     """
-    if size.size < _NETWORK:
-        return size
-    return np.where(size > 0.0, np.maximum(size, _RESOLVABLE * size.max(initial=0.0)), size)
+    least = _UNITS if size.size < _NETWORK else _RESOLVABLE
+    return np.where(size > 0.0, np.maximum(size, least * size.max(initial=0.0)), size)
 
 
 def mean_magnitude(values: Array) -> Array:

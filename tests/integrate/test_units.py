@@ -190,6 +190,7 @@ def test_what_only_the_model_tells_is_not_smaller_than_can_be_told_beside_the_la
 def test_magnitudes_of_a_small_model_may_be_any_decades_apart():
     """Its states may have units of their own, which nothing may depend on."""
     np.testing.assert_array_equal(resolvable(np.array([1e13, 0.0, 1e-14])), [1e13, 0.0, 1e-14])
+    np.testing.assert_allclose(resolvable(np.array([2.0, 0.0, 1e-80])), [2.0, 0.0, 2e-30])  # which no units explain
     for unit in (1.0, 1e-27):
         x, y, k = cf.symbols("x y k")
         model = cf.Model({x: -k * x, y: unit * k * x - y}, parameters=[k], initial={x: 1.0, y: 0.0})
