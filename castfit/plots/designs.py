@@ -25,6 +25,7 @@ _BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _WIDTH, _HEIGHT = 3.0, 2.4
 _KNOWN = 1.0  # relative standard deviation of a band that is worth drawing
 _TWO = 1.96
+_ONE_COLUMN = 4  # names in a legend
 _ROW = 0.09  # of the height of a panel, for each schedule
 
 
@@ -51,6 +52,8 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.design(proposed)
     """
     panels, inputs = _panels(found), _chosen(found)
+    alone = found.bought.at.line.size == 1  # nothing is chosen among: there is no certificate to draw
+    first, inputs = (inputs[:1], inputs[1:]) if alone else ([], inputs)
     columns, rows = max(len(panels), 3, len(inputs)), 2 + bool(inputs)
     figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
     cells = figure.add_gridspec(rows, columns)
@@ -58,7 +61,10 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     for place, (k, j) in enumerate(panels):
         wide = cells[0, place:] if place == len(panels) - 1 and found.known.subjects else cells[0, place]
         _prediction(_panel(figure, wide), found, k, j, covariances)
-    _certificate(_panel(figure, cells[1, 0]), found)
+    if not alone:
+        _certificate(_panel(figure, cells[1, 0]), found)
+    for k, name in first:
+        _steps(_panel(figure, cells[1, 0]), found, k, name)
     _ellipses(_panel(figure, cells[1, 1]), found, covariances)
     _budgets(_panel(figure, cells[1, 2]), found)
     for place, (k, name) in enumerate(inputs):
@@ -214,7 +220,7 @@ def _ellipses(axes: Any, found: Design, covariances: list[Array]) -> None:
         if np.sqrt(np.diag(part).max()) < _KNOWN:
             x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle
             axes.plot(x, y, color=colour, linewidth=1.3)
-    heading(axes, "before and after (95 %)", pad=4)
+    heading(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
     labels(axes, plain(f"{known.names[pair[0]]} (%)"), plain(f"{known.names[pair[1]]} (%)"), size=8, labelpad=1)
 
 
@@ -234,7 +240,8 @@ def _budgets(axes: Any, found: Design) -> None:
     for name, of in zip(known.quantities, np.array(errors).T, strict=True):
         axes.plot(range(len(sizes)), of, marker="o", markersize=3, linewidth=1.0, label=name)
     axes.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7, frameon=False)
+    many = len(known.quantities) > _ONE_COLUMN
+    axes.set_ylim(0, (1.6 if many else 1.1) * np.max(errors))  # room for the names
+    axes.legend(fontsize=6 if many else 7, frameon=False, ncols=2 if many else 1, loc="upper right")
     heading(axes, "standard deviation (%)", pad=4)
     labels(axes, "budget, times this one", size=8, labelpad=1)

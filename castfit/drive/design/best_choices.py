@@ -335,8 +335,8 @@ def chosen_design(
         if not other.value < found.value - _GAIN * abs(found.value):
             break
         found, z = other, moved
-    straight = f"{sum(one <= _SAME for one in off) or 'none'} of them straight"
-    remark = f"The choices are the best found from {len(off)} starts, {straight}; others may be better still."
+    ends = f"{sum(one <= _SAME for one in off) or 'none'} of which led just there"
+    remark = f"The choices are the best found from {len(off)} starts, {ends}; others may be better still."
     chosen = {known.labels[k]: chosen_in(said[k], search.numbers(z)) for k in search.graphs}
     return replace(found, chosen=chosen, remarks=(*found.remarks, remark, *_kept(found.known, search)))
 

@@ -136,7 +136,7 @@ def test_what_is_said_done_and_drawn(tmp_path):
     said = str(design)
     assert said.startswith("Choose x(0) = 4.\nMeasure x at t = 2.\n")
     assert "No design of these candidates and times, as chosen, within the budget" in said
-    assert "The choices are the best found from 3 starts, 3 of them straight" in said
+    assert "The choices are the best found from 3 starts, 3 of which led just there" in said
     (experiment,) = design.experiments
     assert experiment.initial == {"x": pytest.approx(4.0)}
     assert design.verify(4).fitted == 4
