@@ -33,7 +33,7 @@ from castfit._support.time_limit import unwatched
 from castfit.drive.design.choices import DesignChoice, chosen_in, edges_of, places_of
 from castfit.drive.design.interior_point import DesignGoal, relaxed
 from castfit.drive.design.purchases import Purchases
-from castfit.drive.design.sensitivity_graph import SensitivityGraph, in_symbols, obstacles
+from castfit.drive.design.sensitivity_graph import SensitivityGraph, in_symbols
 from castfit.model.expressions import exchanged
 from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
 from castfit.simulate.output_sensitivities import responses
@@ -324,7 +324,7 @@ def chosen_design(
         with unwatched():  # what was found is judged, however late it is
             return at(search.numbers(z))
 
-    check("design", [m for k in search.graphs for m in obstacles(known, k)])
+    check("design", [m for graph in search.graphs.values() for m in graph.obstacles])
     trusted = TrustedSearch(search, integrated, stop)
     z, off = trusted.run(starts, rng)
     search = trusted.search

@@ -55,25 +55,6 @@ _ca: Any = ca  # whose functions take graphs and numbers of every kind
 _ALIKE = 1e-12  # of the whole time: nodes this close are one
 
 
-def obstacles(known: Knowledge, k: int) -> list[str]:
-    """Say what a candidate has that no graph of steps holds."""
-    model, experiment = known.extended.model, known.experiment(k)
-    happens = occurrences(experiment.events, experiment.end)
-    noises = [o.noise for o in known.condition(k).observed if o is not None]
-    has = {
-        "algebraic states": model.algebraic_states,
-        "delays": model.lines,
-        "switches at times": model.switches,
-        "a steady state to begin with": experiment.steady is not None,
-        "an estimated input": any(isinstance(u, Placeholder) for u in experiment.inputs.values()),
-        "events that states trigger": any(o.when is not None for o in happens),
-        "limits of detection": any(isinstance(n, (Gaussian, LogNormal)) and n.censored for n in noises),
-        "parameters that switch": any(o.values is not None for o in happens),
-    }
-    remedy = "with which nothing can be chosen; give several candidates with numbers instead of cf.choose"
-    return [f"{known.labels[k]} has {what}, {remedy}" for what, is_so in has.items() if is_so]
-
-
 def in_symbols(model: Model, expression: Any) -> Any:
     """Write an expression over the model's system; names of outputs stand for their expressions."""
     outputs = {n: e for n, e in model.outputs.items() if n not in model.states}
@@ -90,6 +71,29 @@ class SensitivityGraph:
     times: Array
     constraints: tuple[Constraint, ...]
     steps: int
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Say what the candidate has that no graph of steps holds."""
+        model, experiment = self.known.extended.model, self._experiment
+        happens = [(o, t.is_constant() and self._until(o).is_constant(), a) for o, t, a in self._happens]
+        of_states = [o for o, at, a in happens if not at and {s.name() for s in _ca.symvar(a)} & {*model.states}]
+        noises = [o.noise for o in self.known.condition(self.k).observed if o is not None]
+        has = {
+            "algebraic states": model.algebraic_states,
+            "delays": model.lines,
+            "switches at times": model.switches,
+            "a steady state to begin with": experiment.steady is not None,
+            "an estimated input": any(isinstance(u, Placeholder) for u in experiment.inputs.values()),
+            "events that states trigger": any(o.when is not None for o, _, _ in happens),
+            "limits of detection": any(isinstance(n, (Gaussian, LogNormal)) and n.censored for n in noises),
+            "parameters that switch": any(o.values is not None for o, _, _ in happens),
+            "an event at no known time": any(o.changes is not None and not at for o, at, _ in happens),
+            "an infusion at no known time": any(o.until is not None and not at for o, at, _ in happens),
+            "a dose by states at no known time": of_states,
+        }
+        remedy = "with which nothing can be chosen; give several candidates with numbers instead of cf.choose"
+        return [f"{self.known.labels[self.k]} has {what}, {remedy}" for what, is_so in has.items() if is_so]
 
     @cached_property
     def theta(self) -> Index:
@@ -143,6 +147,9 @@ class SensitivityGraph:
         events = self._experiment.events if self.said.events is None else self.said.events
         return [(o, self._told(o.time), self._told(o.amount)) for o in occurrences(events, float(self.times[-1]))]
 
+    def _until(self, o: Occurrence) -> Any:
+        return self._told(0.0 if o.until is None else o.until)
+
     @cached_property
     def _signals(self) -> dict[str, Any]:
         """The inputs that are chosen."""
@@ -152,7 +159,7 @@ class SensitivityGraph:
     def _nodes(self) -> Array:
         """Times between steps, (N + 1,)."""
         start, end = self._experiment.start, float(self.times[-1])
-        when = [t for o, time, _ in self._happens for t in (time, self._told(o.until or 0.0)) if t.is_constant()]
+        when = [t for o, time, _ in self._happens for t in (time, self._until(o)) if t.is_constant()]
         held = [t for c in self.constraints if isinstance(c.times, tuple) for t in c.times]
         kinks = [u.breakpoints for n, u in self._experiment.inputs.items() if n not in self._signals]
         kinks += [edges_of(self.said, v, start) for v in self._signals.values()]
