@@ -59,7 +59,7 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     cells = figure.add_gridspec(rows, columns)
     covariances = _covariances(found)
     for place, (k, j) in enumerate(panels):
-        wide = cells[0, place:] if place == len(panels) - 1 and found.known.subjects else cells[0, place]
+        wide = cells[0, place:] if place == len(panels) - 1 else cells[0, place]  # the last one takes what is left
         _prediction(_panel(figure, wide), found, k, j, covariances)
     if not alone:
         _certificate(_panel(figure, cells[1, 0]), found)

@@ -45,6 +45,7 @@ from castfit.drive.uncertainty.profile.predictions import OutputAt
 
 STARTS = 20  # of choices
 _SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
+_UNUSED = 1e-7  # of the largest weight
 _NOTHING = 1e-9  # of a criterion: what changes it by less tells nothing
 
 
@@ -314,7 +315,8 @@ def _designed(
         found = relaxed(goal, offers, start=found.w, stop=stop) or found
     if found is None:
         raise InputError("design", ["all candidates together leave the information singular; give more of them"])
-    counts, remarks = found.w, list[str]()
+    # What is left of weights where nothing is measured says nothing, and is not listed.
+    counts, remarks = np.where(found.w > _UNUSED * found.w.max(), found.w, 0.0), list[str]()
     if exact:
         counts = exact_design(goal, offers, bought.at, found.w, rng=rng, stop=stop)
         with suppress(Stopped):

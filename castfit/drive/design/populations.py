@@ -164,7 +164,7 @@ class PopulationKnowledge(Knowledge):
 
     def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
         """Say what is to be done with a schedule."""
-        number = f"{often:.0f} {'subject' if often == 1 else 'subjects'}" if exact else f"weight {often:.4g}"
+        number = f"{often:{'.0f' if exact else '.4g'}} {'subject' if often == 1 else 'subjects'}"
         places = Counter(f"{t:.4g}" for t in values.times)
         times = ", ".join(p if n == 1 else f"{p} ({n} times)" for p, n in places.items())
         return f"{self.labels[k]}: measure {listed(values.outputs)} of {number} at t = {times}."

@@ -88,6 +88,8 @@ def test_few_samples_of_each_subject_make_several_schedules():
     assert every.known.all_compared
     assert every.known.compared < 56  # of 8 over 3, without those that are too near
     assert all(np.diff(v.times).min() >= 0.6 for v in every.bought.values[0])
+    assert 2 <= np.count_nonzero(every.counts) < 12  # weights that are nothing are not listed
+    assert every.counts.sum() == pytest.approx(32, rel=1e-5)
     whole = designed(apart)
     assert whole.counts.sum() == 32
     assert every.bound - 1e-9 <= every.value <= whole.value
