@@ -83,7 +83,11 @@ def test_the_gradient(name):
     assert np.isfinite([entry.value, entry.gradient]).all()
 
 
-OPTIMA = {"Fujita_SciSignal2010": (-66.580993, 1e-4), "Borghans_BiophysChem1997": (-122.382885, 1e-4)}
+OPTIMA = {
+    "Blasi_CellSystems2016": (-1090.561825, 1e-5),
+    "Borghans_BiophysChem1997": (-122.382885, 1e-4),
+    "Fujita_SciSignal2010": (-66.580993, 1e-4),
+}
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMA if n in PROBLEMS])
