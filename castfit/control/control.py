@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 FIRST_ELEMENTS = 20
 """Of a horizon, at least; more where there are more pieces."""
 
-_ROUNDS = 6  # of division, at most
-_FINEST = 8  # times as many stages as at first: more of them help nobody
+_ROUNDS = 8  # of division, at most
+_FINEST = 100  # times as many stages as at first: more of them help nobody
 _FIRST_STEPS, _MANY_STEPS, _MOST_STEPS = 4, 16, 64  # of Runge and Kutta in a stage; many are for the objective alone
 _SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
+_NOT_ALIKE = 0.1  # of the states' units
 _AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
 _STILL = 1e-5  # what both objectives, and states, may differ by where division no longer moves the objective
 _ASIDE = 0.1  # units of inputs
@@ -329,9 +330,13 @@ class Planner:
         if not agrees:
             errors = on.errors(found.solution.x, found.P, max(abs(found.solution.objective), 1e-300))
             limit = min(tolerance, _SHARPER * float(errors.max()))
+            limit /= 1 if before is None else on.grid.stages  # errors may add up
             wanted = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / on.method.order))
             parts = np.where(errors > limit, np.maximum(parts, np.clip(wanted, 2, 4)), parts)
-        if not (parts > 1).any() or parts.sum() > _FINEST * self.elements:
+            if found.apart > _NOT_ALIKE:  # so far from the model its errors say little: damped oscillations have none
+                parts = np.maximum(parts, 2)
+        most = _FINEST * StageGrid.of(self.question, self.elements).stages
+        if not (parts > 1).any() or parts.sum() > most:
             return None
         return on.method, on.grid.divided(parts.astype(np.intp))
 

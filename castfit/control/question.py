@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.arguments import items, named, real, text
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import check, suggest
-from castfit.control.terms import END, INTEGRAL, TIME, terms_in
+from castfit.control.terms import INTEGRAL, terms_in
 from castfit.experiment.experiment import Consistent, Free, as_input
 from castfit.experiment.free_inputs import FreeInput
 from castfit.model.expressions import exchanged
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from castfit.control.terms import HorizonTerm
     from castfit.experiment.inputs import Input
 
-HORIZON, WORST = "horizon", "worst case"
+HORIZON = "horizon"
 _RESULTS = (Result, PathResult)
 _SPAN = 1e-9  # of the horizon: times this close to its ends are at them
 
@@ -373,6 +373,3 @@ def _read_constraints(
         else:
             whole.append(replace(c, expression=_whole(model, f"constraint '{c.name}'", c.expression, known, mistakes)))
     return tuple(path), tuple(points), tuple(whole)
-
-
-__all__ = ["END", "HORIZON", "INTEGRAL", "TIME", "WORST", "ControlQuestion", "DecidedQuantity", "read_question"]

@@ -313,3 +313,16 @@ def test_soft_constraints_are_kept_where_that_is_possible_and_paid_for_elsewhere
         greatest.append(plan.constraints["x <= 0.5 along"].greatest)
     assert greatest[1] == pytest.approx(0.4 + 0.6**2 / 2, abs=2e-3)  # braking fully: v**2 / 2
     assert greatest[0] > greatest[1] + 0.01
+
+
+def test_stages_are_divided_until_the_integrated_model_agrees():
+    """An oscillation that is faster than the pieces, and damped by elements that are too long."""
+    fast = cf.Model({x: v, v: -40000 * x + u}, inputs=[u], initial={x: 1, v: 0})
+    options = {"horizon": 1, "inputs": free(30, bounds=(-900, 900)), "minimise": cf.integral(x**2 + 1e-6 * u**2)}
+    plan = cf.control(fast, **options)
+    assert plan.success, plan.message
+    assert 160 < plan.stages <= 3000
+    assert plan.objective == pytest.approx(plan.integrated, rel=1e-5)
+    coarse = cf.control(fast, transcription=cf.Collocation(elements=30, tolerance=1.0), **options)
+    assert coarse.status is cf.Status.INACCURATE
+    assert "instead of" in coarse.message
