@@ -47,11 +47,11 @@ FIRST_ELEMENTS = 20
 
 _ROUNDS = 8  # of division, at most
 _FINEST = 100  # times as many stages as at first: more of them help nobody
-_FIRST_STEPS, _MANY_STEPS, _MOST_STEPS = 4, 16, 64  # of Runge and Kutta in a stage; many are for the objective alone
+_FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
 _SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
-_NOT_ALIKE = 0.1  # of the states' units
+_ALIKE, _NOT_ALIKE = 1e-3, 0.1  # of the states' units
 _AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
-_STILL = 1e-5  # what both objectives, and states, may differ by where division no longer moves the objective
+_STILL = 1e-5  # what both objectives may differ by where division no longer moves the objective
 _ASIDE = 0.1  # units of inputs
 _STEPS = 8  # of Gauss and Newton, before IPOPT is asked
 _FAR = 1e10  # units of a variable: there it is on its way to infinity
@@ -319,11 +319,11 @@ class Planner:
         if not found.solution.status.success or any(c is None for c in found.courses):
             return None
         moved = np.inf if before is None else abs(found.integrated - before.integrated)
-        still = moved <= tolerance * abs(found.integrated) and max(found.differs, found.apart) <= _STILL
-        agrees = still or (found.differs <= tolerance and found.apart <= _AGREEING * tolerance)
+        still = moved <= tolerance * abs(found.integrated) and found.differs <= _STILL
+        near = _AGREEING * tolerance if before is None else _ALIKE  # states of unstable models never agree wholly
+        agrees = found.apart <= near and (still or found.differs <= tolerance)
         if on.method.steps:
-            enough = on.method.steps >= _MANY_STEPS and found.differs <= _AGREEING * tolerance
-            return None if agrees or enough or on.method.steps >= _MOST_STEPS else (
+            return None if agrees or on.method.steps >= _MOST_STEPS else (
                 replace(on.method, steps=2 * on.method.steps), on.grid)  # fmt: skip
         violated = found.violated()
         parts = np.where(violated, 2, 1)
