@@ -173,7 +173,9 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
     for name, right in _POPED.items():
         of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
         reached = f"{100 * of_variance * first.after[name]:.6f} %"
-        yield CaseRow("PopED's warfarin" if name == "CL" else "", f"error of {name}", reached, f"{right} %", seconds)
+        yield CaseRow(
+            "PopED's warfarin" if name == "CL" else "", f"error of {name}", reached, f"{right:.6f} %", seconds
+        )
         seconds = math.nan
     grid = np.concatenate([np.arange(0.25, 4, 0.25), np.arange(4, 12), np.arange(12, 121, 4)])
     for each in sizes:
