@@ -336,7 +336,9 @@ def _prior(problem: Problem, theta: Array) -> float:
 
 
 def sheet(entries: Iterable[CollectionEntry]) -> Sheet:
-    """Return the table: ours and theirs side by side."""
+    """Return the table: ours and theirs side by side; in pyPESTO too where that was run."""
+    entries = list(entries)
+    inside = [(">in pyPESTO", _inside)] if any(e.peer.ratio is not None for e in entries) else []
     return Sheet.of(
         entries,
         ("problem", lambda e: e.problem.partition("_")[0]),
@@ -352,7 +354,7 @@ def sheet(entries: Iterable[CollectionEntry]) -> Sheet:
         (">hits 1", lambda e: f"{e.hits(_FAR)}" if e.values else "-"),
         (">best", lambda e: f"{min(e.values):.4f}" if e.values else "-"),
         (">CPU s/hit", lambda e: f"{e.seconds_per_hit:.3g}" if e.values else "-"),
-        (">in pyPESTO", _inside),
+        *inside,
         (">pyPESTO", lambda e: _or(e.peer.hits, e.peer.seconds, f"{{:g}}/{e.peer.starts}, {{:.3g}} s")),
     )  # fmt: skip
 
