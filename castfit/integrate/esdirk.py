@@ -82,7 +82,7 @@ class Tableau:
     @cached_property
     def error(self) -> Array:
         """The weights of the error estimate, (s,)."""
-        return self.a[-1] - self.bhat
+        return self.b - self.bhat
 
     @cached_property
     def dense(self) -> Array:

@@ -7,7 +7,6 @@ divide lanes among workers, or to explain and rescue a lane that fails, `Integra
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,15 +31,15 @@ class RepeatedLanes:
         self._may = by.stepping is not None and not by.n_z and bool(still.size) and bool((still.duration != 0.0).all())
         self._free = by.stepping is not None and by.stepping.control.watch == 0.0
         """Whether directions have no say in the choice of steps."""
+        self._laid: TaskLaid | None = None
 
     def _here(self) -> TaskLaid | None:
-        return self._laid if self._may and crew() is None and threads() is None else None
-
-    @cached_property
-    def _laid(self) -> TaskLaid:
         by, still = self._by, self._still
-        assert by.stepping is not None
-        return TaskLaid(by.stepping, by.grid, still, stops_of(still, by.grid) if by.n_u else None)
+        if not self._may or by.stepping is None or crew() is not None or threads() is not None:
+            return None
+        if self._laid is None:
+            self._laid = TaskLaid(by.stepping, by.grid, still, stops_of(still, by.grid) if by.n_u else None)
+        return self._laid
 
     def values(self, x0: Array, p: Array) -> tuple[Lanes, Trajectories]:
         """Integrate, as `Integrator.values` does; return also the lanes."""
