@@ -108,8 +108,8 @@ def is_compiled(source: str, flags: tuple[str, ...]) -> bool:
 def in_parts(source: str) -> str:
     """Return C code of CasADi's, whose functions keep all numbers in their work array, with long functions divided.
 
-    A compiler's time and memory rise with the square of what is in one function: 29,000 operations took gcc 140 s, in
-    parts of 500 statements 3 s, and run as fast.
+    A compiler's time and memory rise with the square of what is in one function: 29,000 operations took gcc minutes,
+    in parts of 500 statements 3 s, and run as fast.
     """
     out: list[str] = []
     lines, k = source.split("\n"), 0
