@@ -61,7 +61,7 @@ def noisy_mistakes(problem: Posed) -> list[str]:
     for c in problem.conditions:
         if c.settled:
             found.append(f"{c.name}: {said} it never rests; give finite times")
-        if c.name in problem.triggered:
+        if c.schedule.triggers:
             found.append(f"{c.name}: {said} events cannot be triggered by states; give their times")
         elif c.schedule.moves:
             found.append(f"{c.name}: {said} times of events cannot be estimated; fix them")

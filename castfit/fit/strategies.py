@@ -339,10 +339,10 @@ def _lower_start(
         if whole is None:
             return None
         at, there = whole.evaluate(whole.start), best.linear
-        if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
-            there = whole.evaluate(best.theta)  # what does not join may cost anything
         if infeasibility(whole.layout, whole.scale, at) > GAP:
             return None
+        if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
+            there = whole.evaluate(best.theta)  # what does not join may cost anything
         if not (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
             return whole, at
     return None

@@ -304,7 +304,7 @@ def _designed(
         from castfit.drive.design import populations as groups
 
         known, bought = groups.scheduled(known, bought, goal, order, rng, stop)
-    offers = _ordered(bought.offers, order)
+    offers = bought.offers.ordered(order)
     _require_determined(known, goal, offers, order)
     if worst:
         goal, offers = _worst(goal, offers, stop)
@@ -410,10 +410,6 @@ def _order(known: Knowledge, criterion: InformationCriterion, over: Any) -> Inde
     matters = np.zeros(len(known.names), dtype=bool)
     matters[[int(known.of[known.quantities.index(n)]) for n in chosen]] = True
     return np.argsort(matters, kind="stable")
-
-
-def _ordered(offers: Offers, order: Index) -> Offers:
-    return replace(offers, J=offers.J[..., order], M0=offers.M0[:, order][:, :, order])
 
 
 def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, order: Index) -> None:

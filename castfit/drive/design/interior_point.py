@@ -49,6 +49,12 @@ _FEW, _NEARLY = 1e-5, 1e-2  # weight, of the largest; sensitivity, below that of
 _STALLED = 12  # steps without a smaller gap
 
 
+def afforded(A: Array, b: Array) -> Array:
+    """Return how often each candidate alone can be bought, (N,): of b (m,) one takes A (m, N)."""
+    with np.errstate(divide="ignore"):
+        return np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf)
+
+
 @dataclass(frozen=True, eq=False)
 class Offers:
     """What can be bought: the candidates as rows, and what they cost.
@@ -82,11 +88,14 @@ class Offers:
         """Return some of the candidates."""
         return replace(self, J=self.J[:, kept], A=self.A[:, kept], u=self.u[kept], price=self.price[kept])
 
+    def ordered(self, order: Index) -> Offers:
+        """Return the same with the quantities in another order."""
+        return replace(self, J=self.J[..., order], M0=self.M0[:, order][:, :, order])
+
     @property
     def everything(self) -> Array | None:
         """Return as much of each candidate as may be bought, where the budgets allow that and it costs nothing."""
-        with np.errstate(divide="ignore"):
-            cap = np.minimum(self.u, np.min(np.where(self.A > 0, self.b[:, None] / self.A, np.inf), 0, initial=np.inf))
+        cap = np.minimum(self.u, afforded(self.A, self.b))
         return cap if self.fits(cap) and not self.price.any() else None
 
     def fits(self, w: Array) -> bool:
@@ -243,9 +252,8 @@ def _solved(
 ) -> RelaxedDesign | None:
     """Take the steps."""
     A, b, N = offers.A, offers.b, offers.count
-    with np.errstate(divide="ignore"):
-        # Twice what budgets allow, so that these alone bind, and have the whole price.
-        u = np.minimum(offers.u, 2.0 * np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf))
+    # Twice what budgets allow, so that these alone bind, and have the whole price.
+    u = np.minimum(offers.u, 2.0 * afforded(A, b))
     inside = _inside(A, b, u)
     w: Array = inside if start is None else 0.9 * start + 0.1 * inside
     first = tangent(goal, offers, w, 1.0, curved=False)

@@ -541,8 +541,8 @@ def moved_schedules(
         values[k] = known.values(k, times)
         J[0, k] = known.blocks(values[k], "experiment")[0]
     new = replace(bought, offers=replace(bought.offers, J=J), values=(tuple(values),))
-    ordered = replace(new.offers, J=J[..., order], M0=new.offers.M0[:, order][:, :, order])
-    before = goal.values(bought.offers.information(counts)[:, order][:, :, order])
+    ordered = new.offers.ordered(order)
+    before = goal.values(bought.offers.ordered(order).information(counts))
     return (new, ordered) if float(goal.values(ordered.information(counts))) < float(before) else None
 
 

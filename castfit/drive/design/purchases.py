@@ -11,7 +11,7 @@ import numpy as np
 from castfit._support.arguments import named, real, text
 from castfit._support.status import suggest
 from castfit.drive.design.exact import Positions
-from castfit.drive.design.interior_point import Offers
+from castfit.drive.design.interior_point import Offers, afforded
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
@@ -108,9 +108,7 @@ def purchases(
     )
     rows = rows.reshape(len(limits), cost.size)
     if distinct is not None:
-        with np.errstate(divide="ignore"):
-            affordable = np.min(np.where(rows > 0, b[:, None] / rows, np.inf), axis=0, initial=np.inf)
-        most = np.minimum(most, np.maximum(np.floor(affordable / distinct), 1.0))
+        most = np.minimum(most, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
     at = _positions(known, grids, candidate, output, time, spacing)
     most = np.where(spacing > 0, 1.0, most)
     offers = Offers(np.array(padded), known_before, *_with_windows(rows, b, at), most, price * cost)

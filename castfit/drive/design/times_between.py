@@ -90,10 +90,9 @@ def moved_times(
     )
     moved = start + unit * np.asarray(found.x)
     new = _at_times(known, bought, free, {place: t for place, t in zip(places, moved, strict=True)})
-    ordered = replace(new.offers, J=new.offers.J[..., order], M0=new.offers.M0[:, order][:, :, order])
-    before = bought.offers.information(counts)[:, order][:, :, order]
-    better = float(goal.values(ordered.information(counts))) < float(goal.values(before))
-    return (new, ordered) if better else None
+    ordered = new.offers.ordered(order)
+    before = goal.values(bought.offers.ordered(order).information(counts))
+    return (new, ordered) if float(goal.values(ordered.information(counts))) < float(before) else None
 
 
 def _at_times(known: Knowledge, bought: Purchases, free: list[int], moved: dict[tuple[int, int], float]) -> Purchases:
