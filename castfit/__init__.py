@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from castfit.drive.design.design import VarianceOf, design, variance_of
     from castfit.drive.design.discrimination import Discrimination, discriminate
     from castfit.drive.design.proposal import Design
+    from castfit.drive.design.trials import VerifiedPopulation
     from castfit.drive.model_comparison.candidates import estimated
     from castfit.drive.model_comparison.evidence import EvidenceTable
     from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, likelihood_ratio
@@ -185,6 +186,7 @@ __all__ = [
     "Stiffness",
     "StudentT",
     "VarianceOf",
+    "VerifiedPopulation",
     "along",
     "at",
     "at_end",
@@ -322,6 +324,8 @@ def _home(name: str) -> Any:
             from castfit.drive.design import discrimination as home
         case "Design":
             from castfit.drive.design import proposal as home
+        case "VerifiedPopulation":
+            from castfit.drive.design import trials as home
         case "LikelihoodRatio" | "likelihood_ratio":
             from castfit.drive.model_comparison import likelihood_ratio as home
         case "ModelTable" | "compare_models":

@@ -139,7 +139,7 @@ def _prediction(axes: Any, found: Design, k: int, j: int, covariances: list[Arra
     name = output if len(known.labels) == 1 else f"{output}, {label}"
     if known.subjects:
         name = plain(f"{output}, {known.experiment(k).name}")
-        reach = _TWO * known.values(k, times).s[:, j]
+        reach = _TWO * known.values(k, times).deviation[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
         _rows(axes, rows)
     here = (found.table["candidate"] == label) & (found.table["output"] == output) & (not known.subjects)

@@ -58,8 +58,9 @@ _TOLERANCE = 1e-8  # of the integration, so that directions without information 
 class PredictedValues:
     """Values of one candidate's outputs that could be measured.
 
-    times (n,), outputs (q,);  mu, s (n, q) : predictions, and standard deviations in the unit of the output
+    times (n,), outputs (q,);  mu, s (n, q) : predictions, and standard deviations of errors in the unit of the output
     rows (n, q, 2, n_u) : what each tells, in relative changes
+    between (n, q) : the variance between subjects, in units of s^2
     """
 
     times: Array
@@ -67,6 +68,12 @@ class PredictedValues:
     mu: Array
     s: Array
     rows: Array
+    between: Array | float = 0.0
+
+    @property
+    def deviation(self) -> Array:
+        """Standard deviations of values (n, q), from each other where subjects vary."""
+        return self.s * np.sqrt(1.0 + self.between)
 
 
 @dataclass(frozen=True, eq=False)

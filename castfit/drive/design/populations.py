@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
     from castfit.drive.population.compiled import Question
     from castfit.experiment.experiment import Experiment
+    from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.parameters import Parameter
 
@@ -75,6 +76,7 @@ class PopulationKnowledge(Knowledge):
 
     question : with an experiment for each group;  y (n_y,) : the point, `estimate`
     M0 (n_u, n_u) : what a fit or priors tell;  group (N,) : which group's candidate each of `candidates` is
+    integrator : that of the fit, if there is one
     compared : how many schedules a tangent has compared, and whether these are all that there are
     """
 
@@ -82,6 +84,7 @@ class PopulationKnowledge(Knowledge):
     M0: Array = field(kw_only=True)
     group: tuple[int, ...] = field(kw_only=True)
     groups: tuple[Candidate, ...] = field(kw_only=True)
+    integrator: IntegratorOptions | None = None
     compared: int = 0
     all_compared: bool = False
 
@@ -152,6 +155,14 @@ class PopulationKnowledge(Knowledge):
     def _place(self, k: int) -> int:
         return len(self.extended.conditions) - len(self.groups) + self.group[k]
 
+    def population(self, new: Mapping[str, int], names: Sequence[str]) -> Population:
+        """Return how own parameters vary, with covariates of experiments: of new ones those of their candidates."""
+        assert self.question.said is not None
+        said = self.question.said[1]
+        like = {name: self.experiment(new[name]).name if name in new else name for name in names}
+        known = {n: {name: float(of[like[name]]) for name in names} for n, of in said.covariates.items()}
+        return Population(said.individual, correlated=said.correlated, parameters=said.parameters, covariates=known)
+
     def evenly(self, offers: Offers, counts: Array) -> Array | None:
         """Return as many subjects at equidistant times, evenly among groups; None where times are not chosen."""
         if not any(g.per_subject for g in self.groups):
@@ -172,7 +183,7 @@ class PopulationKnowledge(Knowledge):
     def values(
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
     ) -> PredictedValues:
-        """Return what subjects would tell at times, at typical values; spreads are those between subjects and noise."""
+        """Return what subjects would tell at times, at typical values."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, rows = self._told(k, times, self.theta(), names)
         _, own, shared = self._typical
@@ -184,7 +195,7 @@ class PopulationKnowledge(Knowledge):
         found[:, :, 0] = np.concatenate([L, L @ own[place] + by_shared[:, :, 0] @ shared], -1)
         found[:, :, 1, L.shape[-1] :] = by_shared[:, :, 1] * moves_noise @ shared / np.sqrt(2.0)
         between = np.einsum("nqi,ij,nqj->nq", L, self.spread[0], L)
-        return PredictedValues(times, names, mu, s * np.sqrt(1.0 + between), found)
+        return PredictedValues(times, names, mu, s, found, between)
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs of typical subjects at times, (n, q), and how they move with relative changes."""
@@ -308,6 +319,7 @@ def population_knowledge(
         np.arange(n_y), fit is not None, False, None, tight(None if fit is None else fit.integrator),
         tuple(with_fields(c, together="experiment", spacing=0.0, between=False) for c in whole),
         question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(whole))), groups=tuple(whole),
+        integrator=None if fit is None else fit.integrator,
     )  # fmt: skip
     return replace(found, M0=_known_before(found, fit))
 
@@ -588,4 +600,5 @@ def _letters(i: int) -> str:
 
 def _at(values: PredictedValues, places: Sequence[int]) -> PredictedValues:
     at = np.array(places, dtype=np.intp)
-    return replace(values, times=values.times[at], mu=values.mu[at], s=values.s[at], rows=values.rows[at])
+    parts = {name: getattr(values, name)[at] for name in ("times", "mu", "s", "rows", "between")}
+    return replace(values, **parts)

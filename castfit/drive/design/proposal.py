@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, option_mistakes
+from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
 from castfit._support.public_names import public
 from castfit._support.reprs import listed, one_line
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, check, suggest
 from castfit._support.text_tables import aligned
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.drive.design.knowledge import UNKNOWN, Knowledge, PredictedValues
+from castfit.drive.uncertainty.inputs import seed_from
 from castfit.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
     from castfit.drive.design.purchases import Purchases
+    from castfit.drive.design.trials import VerifiedPopulation
+    from castfit.drive.population.spec import Population
     from castfit.drive.uncertainty.refits.coverage import CoverageResult
     from castfit.problem.problem import Problem
 
@@ -129,7 +132,7 @@ class Design:
             label = self.known.labels[k]
             count = int(self.counts[i]) if self.exact else float(self.counts[i])
             rows += [
-                (label, values.outputs[b], values.times[a], count, values.mu[a, b], values.s[a, b])
+                (label, values.outputs[b], values.times[a], count, values.mu[a, b], values.deviation[a, b])
                 for b in outputs
                 for a in times
             ]
@@ -151,14 +154,20 @@ class Design:
         """
         if not self.exact:
             raise InputError("Design.experiments", ["weights are no whole numbers; design with exact=True"])
-        made: list[Experiment] = []
+        return tuple(e for _, e in self._made)
+
+    @cached_property
+    def _made(self) -> list[tuple[int, Experiment]]:
+        """Experiments with the candidates to which they belong."""
+        made: list[tuple[int, Experiment]] = []
         for k, candidate in enumerate(self.known.candidates):
             bought = self.bought.experiments(self.counts, k)
             if candidate.fixed:
                 bought = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
             if bought:
-                made += self._subjects(k, bought) if self.known.subjects else [self._experiment(k, bought)]
-        return tuple(made)
+                new = self._subjects(k, bought) if self.known.subjects else [self._experiment(k, bought)]
+                made += [(k, e) for e in new]
+        return made
 
     def _subjects(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> list[Experiment]:
         """Return an experiment for each subject, as typical as all the others."""
@@ -196,8 +205,8 @@ class Design:
         """
         old = list(self.known.problem.experiments)
         new = list(self.experiments)
-        first = old[0].name
-        like = {e.name: c.experiment or first for e, c in self._pairs(new) if c.same}
+        pairs = [(e, self.known.candidates[k]) for k, e in self._made]
+        like = {e.name: c.experiment or old[0].name for e, c in pairs if c.same}
         more = {old_name: [e for e in new if like.get(e.name) == old_name] for old_name in like.values()}
         new = [e for e in new if e.name not in like]
         if self.known.fitted:
@@ -207,12 +216,26 @@ class Design:
         parameters = {n: self.known.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
         return self.known.problem.replace(experiments=[*old, *new], parameters=parameters)
 
-    def _pairs(self, experiments: Sequence[Experiment]) -> list[tuple[Experiment, Any]]:
-        by_label = dict(zip(self.known.labels, self.known.candidates, strict=True))
-        return [(e, by_label[e.name]) for e in experiments if e.name in by_label]  # subjects are new, all of them
+    @property
+    def population(self) -> Population:
+        """How own parameters vary between the subjects of `problem`, with the covariates of all of them.
 
-    def verify(self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any) -> CoverageResult:
+        Raises
+        ------
+        InputError
+            For designs of a model that has no subjects.
+        """
+        known: Any = self.known
+        if not known.subjects:
+            raise InputError("Design.population", ["nothing varies between subjects; use design.problem"])
+        return known.population({e.name: k for k, e in self._made}, [e.name for e in self.problem.experiments])
+
+    def verify(
+        self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any
+    ) -> CoverageResult | VerifiedPopulation:
         """Simulate the design, old data too where there are some, fit again, and look at how estimates scatter.
+
+        Of a population every trial has subjects of its own, and is fitted by `mixed_effects`.
 
         Parameters
         ----------
@@ -221,12 +244,14 @@ class Design:
         rng : int or numpy.random.Generator
             Of the noise.
         **options
-            Others of `castfit.coverage`: `workers`, `max_time`, ...
+            Others of `castfit.coverage`: `workers`, `max_time`, ...  Of a population `workers`, `max_time`,
+            `fit_max_time`, `callback` and `verbose`.
 
         Returns
         -------
-        CoverageResult
-            ``verified[k].scatter`` beside ``design.after[k]`` times the value.
+        CoverageResult or VerifiedPopulation
+            ``verified.quantities["k"].scatter`` beside ``design.after["k"]`` times the value, which a
+            VerifiedPopulation holds as ``promised``.
 
         Raises
         ------
@@ -236,11 +261,14 @@ class Design:
         from castfit.drive.uncertainty.refits.coverage import coverage
 
         mistakes = option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2"))
-        if self.known.subjects:
-            mistakes.append(
-                "subjects vary; simulate design.problem with own parameters drawn, and fit by mixed_effects"
-            )
-        check("Design.verify", mistakes)
+        if not self.known.subjects:
+            check("Design.verify", mistakes)
+        else:
+            from castfit.drive.design.trials import OPTIONS, verified_population
+
+            wrong = [f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS]
+            check("Design.verify", [*mistakes, *rng_mistakes(rng), *wrong])
+            return verified_population(self, samples, seed_from(rng), options)
         problem = self.problem
         known = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
         truth = {n: float(known[n]) for n in problem.names if n in known}

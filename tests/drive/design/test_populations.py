@@ -226,26 +226,83 @@ def test_of_some_times_are_chosen_or_none():
         cf.Candidate(TIMES, per_subject=9)
     with pytest.raises(cf.InputError, match="per_subject is 0"):
         cf.Candidate(TIMES, per_subject=0)
-    with pytest.raises(cf.InputError, match="subjects vary; simulate"):
-        designed(cf.Candidate(TIMES)).verify()
 
 
-@pytest.mark.slow
-def test_fits_of_simulated_trials_scatter_as_promised():
+def test_experiments_have_the_errors_of_measurement_not_the_variation_between_subjects():
+    design = designed(cf.Candidate(TIMES), problem=warfarin("known"), budget=8)
+    np.testing.assert_allclose(design.experiments[0].sigma["conc"], 0.5)
+    assert design.table["deviation"].min() > 0.5  # of values of whoever comes
+
+
+@cache
+def decaying(subjects, each):
+    """Subjects of whom each has a rate of decay of its own, and the noise is estimated."""
     x, k, noise = cf.symbols("x k noise")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
     pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
     own = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
     problem, population = cf.Problem(model, pilot, parameters=own), cf.Population({"k": cf.Individual(omega=0.3)})
-    design = cf.design(problem, cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=2), budget=25, population=population)
-    rng, every = np.random.default_rng(0), []
-    for _ in range(60):
-        trial = []
-        for subject in design.experiments:
-            t = subject.data["x"][0]
-            values = 10 * np.exp(-0.3 * np.exp(0.3 * rng.standard_normal()) * t) + 0.3 * rng.standard_normal(t.size)
-            trial.append(subject.with_values({"x": values}))
-        fit = cf.mixed_effects(design.problem.replace(experiments=trial), population, standard_errors=False)
-        every.append([np.log(fit.values[n]) for n in design.after])
-    promised, scatter = np.array(list(design.after.values())), np.std(every, axis=0, ddof=1)
-    np.testing.assert_allclose(scatter, promised, rtol=3 / np.sqrt(2 * 59))
+    when = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=each)
+    return cf.design(problem, when, budget=subjects, population=population)
+
+
+def test_trials_are_simulated_and_fitted():
+    design = decaying(10, 3)
+    verified = design.verify(4, verbose=0)
+    assert verified.fitted == 4
+    assert verified.subjects == 10
+    assert [*verified.quantities] == ["k", "noise", "omega(k)"]
+    every = np.array([row.theta for row in verified.rows])
+    for j, (name, found) in enumerate(verified.quantities.items()):
+        assert found.promised == pytest.approx(design.after[name] * 0.3)
+        assert found.scatter == pytest.approx(np.std(every[:, j], ddof=1))
+        assert found.bias == pytest.approx(np.mean(every[:, j]) - 0.3)
+        assert found.low < found.ratio < found.high
+        assert found.verdict in ("too few trials to tell", "less than promised", "more than promised")
+    said = str(verified)
+    assert "4 simulated trials of 10 subjects, fitted by mixed effects" in said
+    assert "scatter / promised" in said
+    again = design.verify(2, verbose=0)
+    np.testing.assert_array_equal(again.rows[1].theta, verified.rows[1].theta)  # whoever else was drawn
+    stopped = design.verify(50, max_time=1e-6, verbose=0)
+    assert "time limit was reached" in str(stopped)
+    assert stopped.fitted == 0
+
+
+def test_trials_of_a_fit_hold_its_subjects_and_covariates():
+    design = cf.design(theophylline(), cf.Candidate(np.arange(0.5, 10, 0.5), per_subject=2), budget=3)
+    assert design.verify(2, verbose=0).subjects == 15
+    weight = cf.symbols("weight")
+    own = {"CL": cf.Individual(0.15 * weight / 70), "V": cf.Individual(), "ka": cf.Individual()}
+    population = cf.Population(own, covariates={"weight": {"pilot": 70.0, "children": 20.0}})
+    young = cf.Candidate(TIMES, name="children")
+    design = designed(cf.Candidate(TIMES, name="adults"), young, budget={"adults": 2, "children": 2},
+                      population=population, criterion=cf.variance_of("V"))  # fmt: skip
+    weights = design.population.covariates["weight"]
+    assert set(weights) == {e.name for e in design.problem.experiments}
+    assert all(w == (20.0 if name.startswith("children") else 70.0) for name, w in weights.items())
+
+
+def test_what_verify_cannot_take():
+    design = decaying(10, 3)
+    with pytest.raises(cf.InputError, match=r"(?s)samples is 1.*rng is 'x'.*'level' is no option for populations"):
+        design.verify(1, rng="x", level=3)
+    with pytest.raises(cf.InputError, match="max_time is -1"):
+        design.verify(2, max_time=-1)
+
+
+@pytest.mark.slow
+def test_trials_scatter_as_promised():
+    verified = decaying(50, 4).verify(200, verbose=0)
+    assert verified.fitted == 200
+    for found in verified.quantities.values():
+        assert found.ratio == pytest.approx(1.0, abs=0.1)
+        assert found.verdict == "as promised"
+
+
+@pytest.mark.slow
+def test_trials_on_processes_are_the_same():
+    design = decaying(10, 3)
+    here, there = (design.verify(6, workers=n, verbose=0) for n in (1, 2))
+    for one, other in zip(here.rows, there.rows, strict=True):
+        np.testing.assert_array_equal(one.theta, other.theta)

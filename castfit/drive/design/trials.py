@@ -1,0 +1,240 @@
+"""Simulated trials of a population: whether estimates scatter as a design promises.
+
+A trial draws the own parameters of every subject from the distribution that the design assumes, then values about
+what these predict, and is fitted by `castfit.mixed_effects`, which does not linearise about typical values as the
+information of the design does.  So this tests the approximation, and whether there are subjects enough for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import chdtri
+
+from castfit._support.arrays import Array
+from castfit._support.public_names import public
+from castfit._support.status import Status, check
+from castfit._support.text_tables import Sheet, rounded
+from castfit.drive.design.populations import PopulationKnowledge
+from castfit.drive.population.compiled import Question, ask
+from castfit.drive.population.distributed import cohort_of, usual
+from castfit.drive.population.mixed_effects import mixed_effects
+from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.options import RunOptions
+from castfit.drive.run.run_result import CUT_OFF, STOPS
+from castfit.drive.uncertainty.refits.resampling import output_places
+from castfit.drive.uncertainty.refits.run import Refit, RefitProgress, RefitsResult
+
+if TYPE_CHECKING:
+    from castfit.drive.design.proposal import Design
+    from castfit.integrate import IntegratorOptions
+    from castfit.problem.problem import Problem
+
+OPTIONS = ("workers", "max_time", "fit_max_time", "callback", "verbose")
+_SURE = 0.99  # probability of the range that a ratio must leave for a word
+_TELLS = 1.5  # times the low end, beyond which the range says nothing
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """How one quantity is estimated in simulated trials, natural scale.
+
+    truth; promised : the standard deviation that the design promises; scatter : that of the estimates
+    ratio : scatter / promised, and `low`, `high` : where it lies with 99 %, for normal estimates and so many trials
+    bias, bias_error : mean estimate minus truth, with its standard error
+    held : the share of trials in which a bound holds the estimate, as an omega that is not seen
+    """
+
+    truth: float
+    promised: float
+    scatter: float
+    ratio: float
+    low: float
+    high: float
+    bias: float
+    bias_error: float
+    held: float
+
+    @property
+    def verdict(self) -> str:
+        """Say in words whether the promise is kept."""
+        if not np.isfinite(self.ratio):
+            return "not known"
+        if self.low <= 1.0 <= self.high:
+            return "as promised" if self.high <= _TELLS * self.low else "too few trials to tell"
+        return "more than promised" if self.ratio > 1.0 else "less than promised"
+
+
+@public("castfit")
+@dataclass(frozen=True, eq=False, repr=False)
+class VerifiedPopulation(RefitsResult):
+    """How estimates of simulated trials scatter, beside what the design of a population promises.
+
+    Attributes
+    ----------
+    truth, promised : dict
+        Values by name, and the standard deviations that the design promises, natural scale.
+    subjects : int
+        Of each trial.
+    rows : tuple of Refit
+        One for each trial; `theta` are its estimates, natural scale, in the order of `truth`.
+    message : str
+        How the run ended, in words.
+    time : float
+        Seconds.
+
+    Examples
+    --------
+    >>> import castfit as cf
+    >>> x, k = cf.symbols("x k")
+    >>> model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    >>> pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma=0.3)
+    >>> problem = cf.Problem(model, pilot, parameters={"k": cf.Parameter(0.3, local=True)})
+    >>> population = cf.Population({"k": cf.Individual(omega=0.3)})
+    >>> design = cf.design(problem, cf.Candidate([1, 2, 4, 8]), budget=20, population=population)
+    >>> verified = design.verify(8)  # 200 tell something
+    >>> verified.fitted, list(verified.quantities)
+    (8, ['k', 'omega(k)'])
+    """
+
+    truth: Mapping[str, float]
+    promised: Mapping[str, float]
+    subjects: int
+    rows: tuple[Refit, ...]
+    message: str
+    time: float
+
+    @property
+    def fitted(self) -> int:
+        """How many fits succeeded."""
+        return sum(row.success for row in self.rows)
+
+    @cached_property
+    def quantities(self) -> dict[str, Scattered]:
+        """What was found of each quantity."""
+        solved = [row for row in self.rows if row.success]
+        n = len(solved)
+        every = np.array([row.theta for row in solved]).reshape(n, len(self.truth))
+        found: dict[str, Scattered] = {}
+        for (name, truth), estimates in zip(self.truth.items(), every.T, strict=True):
+            promised = self.promised[name]
+            scatter = float(np.std(estimates, ddof=1)) if n > 1 else np.nan
+            ratio = scatter / promised if np.isfinite(promised) else np.nan
+            tails = chdtri(n - 1, [0.5 - 0.5 * _SURE, 0.5 + 0.5 * _SURE]) if n > 1 else np.full(2, np.nan)
+            low, high = (float(end) for end in ratio * np.sqrt((n - 1) / tails))
+            bias, error = float(np.sum(estimates - truth)) / max(n, 1), scatter / np.sqrt(max(n, 1))
+            held = sum(name in row.found for row in solved) / max(n, 1)
+            found[name] = Scattered(truth, promised, scatter, ratio, low, high, bias, float(error), held)
+        return found
+
+    def summary(self) -> str:
+        """Return the text that `print` shows."""
+        first = (
+            f"{self.fitted} simulated trials of {self.subjects} subjects, fitted by mixed effects: {self.time:.1f} s"
+        )
+        lines = [first, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
+        held = [f"{n} in {100 * q.held:.0f} %" for n, q in self.quantities.items() if q.held > 0.0]
+        if held:
+            lines += ["", f"Held by a bound, where standard deviations promise little: {', '.join(held)}."]
+        return "\n".join([*lines, "", *self._failure_sheet().lines] if self._failed else lines)
+
+    @property
+    def _scatter(self) -> Sheet:
+        return Sheet.of(
+            self.quantities.items(),
+            ("", lambda each: each[0]),
+            (">truth", lambda each: rounded(each[1].truth, each[1].promised)),
+            (">promised", lambda each: f"{each[1].promised:.3g}"),
+            (">scatter", lambda each: f"{each[1].scatter:.3g}"),
+            (">scatter / promised", lambda each: f"{each[1].ratio:.2f} ({each[1].low:.2f} to {each[1].high:.2f})"),
+            (">bias", lambda each: f"{each[1].bias:.2g} ± {each[1].bias_error:.1g}"),
+            ("", lambda each: each[1].verdict),
+        )
+
+    def __repr__(self) -> str:
+        return f"VerifiedPopulation({self.fitted} of {len(self.rows)} trials of {self.subjects} subjects)"
+
+
+def verified_population(design: Design, samples: int, seed: int, options: Mapping[str, Any]) -> VerifiedPopulation:
+    """Simulate trials of a design of a population, and fit them."""
+    run = RunOptions(**options)
+    check("Design.verify", run.mistakes())
+    run, known = run.cleaned(), design.known
+    assert isinstance(known, PopulationKnowledge)
+    problem, population = design.problem, design.population
+    question = ask(problem, population)
+    natural = dict(zip(known.names, known.question.natural(known.estimate).tolist(), strict=True))
+    y = known.estimate[[known.names.index(n) for n in question.names]]
+    truth = {n: natural[n] for n in question.names}
+    promised = {n: design.after[n] * (1.0 if n in known.absolute else abs(v)) for n, v in truth.items()}
+    parts = problem, population, question, y, known.integrator or usual(), seed
+    job = run.freeze("Design.verify", "the problem with its population", parts)
+    rows = {i: Refit(index=i) for i in range(samples)}
+
+    def enter(i: int, outcome: Any) -> ProgressReport | None:
+        row = rows[i] = outcome if isinstance(outcome, Refit) else rows[i].lost(outcome)
+        if row.status == Status.INTERRUPTED.value:
+            raise KeyboardInterrupt
+        done = [r for r in rows.values() if r.finished]
+        if not row.finished:
+            return None
+        left = run.seconds / len(done) * (samples - len(done))
+        now = RefitProgress(len(done), samples, sum(not r.success for r in done), row, run.seconds, left)
+        last = f"trial {i}: {row.status}, {row.time:.2f} s"
+        return ProgressReport(now, now.sentence("trials"), last, len(done), samples, timed=True)
+
+    tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i in rows)
+    stopped = carry_out(run, _trial, tasks, enter, limit=run.fit_max_time)
+    finished = sum(row.finished for row in rows.values())
+    by = run.stopped(stopped, finished < samples)
+    count = f"All {samples}" if finished == samples else f"{finished} of {samples}"
+    message = " ".join(p for p in (STOPS[by] if by else "", f"{count} trials were simulated and fitted.") if p)
+    return VerifiedPopulation(truth, promised, question.n, tuple(rows.values()), message, run.seconds)
+
+
+@task
+def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
+    """Simulate and fit the trial of an index, wherever this is called; None if there is no time."""
+    problem, population, question, y, integrator, seed = thaw(job)
+    left, began = min(deadline - time.time(), limit), time.perf_counter()
+    if left <= 0.0:
+        return None
+    trial = simulated(problem, question, y, integrator, np.random.default_rng([seed, index]))
+    start = dict(zip(question.names, question.natural(y).tolist(), strict=True))
+    free = question.names[: len(question.upper) + question.m]
+    fit = mixed_effects(
+        trial, population, start={n: start[n] for n in free}, integrator=integrator, standard_errors=False,
+        max_time=left, verbose=0,
+    )  # fmt: skip
+    status = Status.EVALUATION_FAILED.value if fit.status.success and not fit.success else fit.status.value
+    row = Refit(
+        index=index, status=status, message=fit.message, theta=question.natural(fit.y),
+        iterations=fit.iterations, found=dict.fromkeys(fit.at_bounds, (0.0, 0.0)), time=time.perf_counter() - began,
+    )  # fmt: skip
+    cut = fit.status is Status.MAX_TIME and deadline <= time.time() + 1e-3
+    return replace(row, status=CUT_OFF, message="The time of the whole run ended.") if cut else row
+
+
+def simulated(
+    problem: Problem, question: Question, y: Array, integrator: IntegratorOptions, rng: np.random.Generator
+) -> Problem:
+    """Return the problem with values of subjects that are drawn at y (n_y,)."""
+    mu, posed = question.means(y)[0], question.problem
+    phi = mu + rng.multivariate_normal(np.zeros(question.m), question.omega_at(y), question.n, method="eigh")
+    predictions, spreads, _ = cohort_of(question, integrator).seen(phi, y[question.of_shared])
+    if not np.isfinite(predictions).all():
+        raise FloatingPointError("a subject cannot be simulated at the parameters that were drawn for it")
+    values = [np.full(c.points.values.shape, np.nan) for c in posed.conditions]
+    for place in output_places(posed):
+        values[place.condition][place.points, place.output] = place.noise.sample(
+            rng, predictions[place.of], spreads[place.of]
+        )
+    drawn = zip(problem.experiments, values, strict=True)
+    return problem.replace(experiments=[e.with_points(posed.outputs, of) for e, of in drawn])
