@@ -31,7 +31,7 @@ from castfit._support.reprs import listed
 from castfit._support.status import InputError, check, suggest
 from castfit._support.time_limit import unwatched
 from castfit.drive.design.choices import DesignChoice, chosen_in, edges_of, places_of
-from castfit.drive.design.interior_point import DesignGoal, relaxed
+from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
 from castfit.drive.design.purchases import Purchases
 from castfit.drive.design.sensitivity_graph import SensitivityGraph, in_symbols
 from castfit.model.expressions import exchanged
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     End = tuple[float, Array]
 
 _STEPS, _MOST_STEPS = 60, 4000  # of Runge and Kutta over an experiment, at least
-_ROUGHLY, _AGREEING, _APART = 1e-3, 1e-6, 1e-2  # of the largest slope: for a search, for its end, no agreement at all
+_NEAR, _NEARER = 1e-9, 1e-13  # of the criterion: what ends a local search, and the last one
+_ROUGHLY, _AGREEING, _APART = 1e-3, 1e-4, 1e-2  # of the largest slope: for a search, for its end, no agreement at all
 _KEPT = 1e-5  # of its size: what a constraint may be violated by
 _SAME = 1e-4  # of a logarithm: starts that end as near have found the same
 _NOWHERE = 1e8  # the logarithm of what cannot be integrated
@@ -169,56 +170,83 @@ class ChoiceSearch:
         return self.graphs[k].rows(self._samples[s][0], self._own(k, z)[1]) @ self._relative
 
     def apart(self, bought: Purchases, z: Array) -> float:
-        """Return by how much slopes at z differ from the integrated ones, relatively."""
-        true = {k: bought.values[0][k].rows[..., self.order] for k in self.graphs}
-        found = [np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0) for k, rows in true.items()]
+        """Return by how much what candidates tell at z differs from what the integrated model says, relatively."""
+        return self._off({k: bought.values[0][k].rows[..., self.order] for k in self.graphs}, z)
+
+    def unsteady(self, z: Array) -> float:
+        """Return by how much it differs from what twice the steps say."""
+        return self._off({k: self.finer.rows(z, 0, k) for k in self.graphs}, z)
+
+    def _off(self, true: dict[int, Array], z: Array) -> float:
+        with np.errstate(invalid="ignore"):
+            found = [np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0) for k, rows in true.items()]
         return float(max(found)) if np.isfinite(found).all() else np.inf
 
-    def value(self, z: Array, counts: Array | None = None) -> tuple[float, Array]:
+    @cached_property
+    def finer(self) -> ChoiceSearch:
+        """The same with twice as many steps."""
+        return replace(self, steps=2 * self.steps)
+
+    def value(self, z: Array, counts: Array | None = None, *, sloped: bool = True) -> tuple[float, Array]:
         """Return the logarithm of the criterion, with its gradient by z, of the best weights or of given ones."""
         nowhere, criterion, S = (_NOWHERE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
         every = [[self.rows(z, s, k) for k in range(len(self.said))] for s in range(S)]
         if not all(np.isfinite(rows).all() for of in every for rows in of):
             return nowhere
-        M0, told = np.array([before for _, before in self._samples]), list[Any]()
-        for s, of in enumerate(every):
-            parts = [self.known.blocks(replace(values, rows=rows), c.together)
-                     for values, rows, c in zip(self.bought.values[s], of, self.said, strict=True)]  # fmt: skip
-            M0[s] += sum(
-                np.einsum("Nki,Nkj->ij", part, part) * c.fixed for part, c in zip(parts, self.said, strict=True)
-            )
-            told.append([part for part, c in zip(parts, self.said, strict=True) if not c.fixed])
-        wide = max(part.shape[1] for of in told for part in of)
-        J: Any = [np.concatenate([np.pad(p, ((0, 0), (0, wide - p.shape[1]), (0, 0))) for p in of]) for of in told]
-        offers, nu = replace(self.bought.offers, J=np.array(J), M0=M0), 1e-9
-        if counts is None and (counts := offers.everything) is None:
-            found = relaxed(self.goal, offers, start=self._weights.get("last"))
+        nu = 1e-9
+        if counts is None and (counts := self._everything) is None:
+            found = relaxed(self.goal, self._offers(every), start=self._weights.get("last"))
             if found is None:
                 return nowhere
             counts, nu = found.w, found.mu
             self._weights["last"] = counts  # where the next inner problem begins
-        value, slope = float(offers.price @ counts), np.zeros(z.size)
-        for s, (M, of) in enumerate(zip(offers.information(counts), every, strict=True)):
-            at = criterion.tangent(M, M0[s], nu)
+        value, slope = float(self.bought.offers.price @ counts), np.zeros(z.size)
+        shares: list[Array] = [np.append(counts, 1.0)[place][..., None, None] for place in self._place_of]
+        for (theta, M0), of in zip(self._samples, every, strict=True):
+            flat = [rows.reshape(-1, M0.shape[0]) for rows in of]
+            M = M0 + sum((share * rows).reshape(one.shape).T @ one
+                         for share, rows, one in zip(shares, of, flat, strict=True))  # fmt: skip
+            at = criterion.tangent(M, M0, nu)
             if at is None:
                 return nowhere
             value += at.value / S
-            for k, graph in self.graphs.items():
-                seed = -2.0 / S * self._shares(counts, k, of[k].shape)[..., None, None] * (of[k] @ at.G)
+            for k, graph in self.graphs.items() if sloped else ():
                 place, d = self._own(k, z)
-                slope[place] += graph.pull(self._samples[s][0], d, seed @ self._relative.T)
+                seed = -2.0 / S * shares[k] * (of[k] @ (at.G @ self._relative.T))
+                slope[place] += graph.pull(theta, d, seed)
         slope *= self.bounds[1] - self.bounds[0]
-        if criterion.logarithmic or offers.price.any():
+        if criterion.logarithmic or self.bought.offers.price.any():
             return value, slope
         return float(np.sign(value) * np.log(abs(value))), slope / abs(value)
 
-    def _shares(self, counts: Array, k: int, shape: tuple[int, ...]) -> Array:
-        """Return how often each value of candidate k is measured, (n, n_outputs)."""
-        out, bought = np.full(shape[:2], float(self.said[k].fixed)), self.bought
-        for i in np.flatnonzero((bought.candidate == k) & (counts > 0)):
-            t, o = int(bought.time[i]), int(bought.output[i])
-            out[slice(None) if t < 0 else t, slice(None) if o < 0 else o] += counts[i]
-        return out
+    @cached_property
+    def _everything(self) -> Array | None:
+        return self.bought.offers.everything
+
+    @cached_property
+    def _place_of(self) -> list[Index]:
+        """Where in the counts each value (n, n_outputs) of each candidate is, behind them if it is measured anyway."""
+        bought, found = self.bought, list["Index"]()
+        for k, (c, values) in enumerate(zip(self.said, bought.values[0], strict=True)):
+            place = np.full((values.times.size, len(values.outputs)), bought.candidate.size)
+            for i in np.flatnonzero(bought.candidate == k) if not c.fixed else ():
+                t, o = int(bought.time[i]), int(bought.output[i])
+                place[slice(None) if t < 0 else t, slice(None) if o < 0 else o] = i
+            found.append(place)
+        return found
+
+    def _offers(self, every: list[list[Array]]) -> Offers:
+        """Return what can be bought where candidates tell rows, of each sample and candidate."""
+        told, M0 = list["Array"](), list["Array"]()
+        for (_, before), of, values in zip(self._samples, every, self.bought.values, strict=True):
+            parts = [self.known.blocks(replace(one, rows=rows), c.together)
+                     for one, rows, c in zip(values, of, self.said, strict=True)]  # fmt: skip
+            fixed = (np.einsum("Nki,Nkj->ij", part, part) for part, c in zip(parts, self.said, strict=True) if c.fixed)
+            M0.append(sum(fixed, before))
+            wide = max(part.shape[1] for part in parts)
+            padded = (np.pad(part, ((0, 0), (0, wide - part.shape[1]), (0, 0))) for part in parts)
+            told.append(np.concatenate([p for p, c in zip(padded, self.said, strict=True) if not c.fixed]))
+        return replace(self.bought.offers, J=np.array(told), M0=np.array(M0))
 
     def held(self, z: Array) -> tuple[Array, Array]:
         """Return what constraints have left, (n,), and its derivatives by z (n, n_z)."""
@@ -231,7 +259,7 @@ class ChoiceSearch:
             found.append((left, wide))
         return np.concatenate([np.array(v).ravel() for v, _ in found]), np.concatenate([np.array(s) for _, s in found])
 
-    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool]) -> End:
+    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], near: float = _NEAR) -> End:
         """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
         size = np.abs(np.nan_to_num(self.held(z)[0])) if self.constraints else np.empty(0)
@@ -256,9 +284,9 @@ class ChoiceSearch:
         try:
             if self.constraints:
                 rule: Any = {"type": "ineq", "fun": left, "jac": by}
-                solve(of, z, method="SLSQP", constraints=[rule], options={"maxiter": 200, "ftol": 1e-12}, **common)
+                solve(of, z, method="SLSQP", constraints=[rule], options={"maxiter": 200, "ftol": near}, **common)
             else:
-                solve(of, z, method="L-BFGS-B", options={"maxiter": 300, "ftol": 1e-13, "gtol": 1e-9}, **common)
+                solve(of, z, method="L-BFGS-B", options={"maxiter": 300, "ftol": near, "gtol": 1e-9}, **common)
         except StopIteration:
             pass
         return best[0], best[1]
@@ -326,11 +354,13 @@ def chosen_design(
 
     check("design", [m for graph in search.graphs.values() for m in graph.obstacles])
     trusted = TrustedSearch(search, integrated, stop)
-    z, off = trusted.run(starts, rng)
+    z, off, there = trusted.run(starts, rng)
     search = trusted.search
-    found = designed(*integrated(z))
+    found = designed(*there)
     for _ in range(_AGAIN if found.exact and not stop() else 0):
-        moved = search.local(z, found.counts, stop)[1]
+        value, moved = search.local(z, found.counts, stop, _NEARER)
+        if not value < search.value(z, found.counts, sloped=False)[0] - _GAIN:
+            break
         other = designed(*integrated(moved))
         if not other.value < found.value - _GAIN * abs(found.value):
             break
@@ -349,24 +379,28 @@ class TrustedSearch:
     integrated: Callable[[Array], tuple[Knowledge, Purchases]]
     stop: Callable[[], bool]
 
-    def apart(self, z: Array) -> float:
-        """Return by how much the slopes at z differ from the integrated ones."""
-        return self.search.apart(self.integrated(z)[1], z)
-
     def local(self, z: Array, within: float = _ROUGHLY, below: float = np.inf) -> End:
-        """Return the best point near z, confirmed if its value, infinite if there is none, is below a number."""
+        """Return the best point near z; twice the steps confirm it if its value, infinite without one, is below."""
+        near = _NEAR if within == _ROUGHLY else _NEARER
         while True:
-            end = self.search.local(z, None, self.stop)
-            fine = self.stop() or self.search.steps >= _MOST_STEPS or not end[0] < below
-            if fine or self.apart(end[1]) <= within:
+            end = self.search.local(z, None, self.stop, near)
+            if self.stop() or not end[0] < below or self._steady(end[1], within):
                 return end
-            self.search = replace(self.search, steps=2 * self.search.steps)
             z = z if within == _ROUGHLY else end[1]
+
+    def _steady(self, z: Array, within: float) -> bool:
+        """Tell whether twice the steps tell the same at z, or are too many; else take these from now on."""
+        if self.search.steps >= _MOST_STEPS or self.search.unsteady(z) <= within:
+            return True
+        self.search = self.search.finer
+        return False
 
     def improved(self, end: End, rng: np.random.Generator) -> End:
         """Return what is found from beside a local optimum, as long as that is better."""
         for _ in range(_AGAIN):
-            near = sorted((self.search.value(y)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng)))
+            near = sorted(
+                (self.search.value(y, sloped=False)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng))
+            )
             tried = (self.local(y, below=end[0]) for value, _, y in near[:_TRIED] if value < _NOWHERE)
             best = min(tried, key=_value, default=end)
             if self.stop() or not best[0] < end[0] - _SAME:
@@ -374,11 +408,11 @@ class TrustedSearch:
             end = best
         return end
 
-    def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float]]:
+    def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float], tuple[Knowledge, Purchases]]:
         """Search from all starts, and beside the best ends; return what was found, and how far starts stayed off."""
         middle = np.full(self.search.bounds[0].size, 0.5)
         while self.search.apart(self.search.bought, middle) > _ROUGHLY and self.search.steps < _MOST_STEPS:
-            self.search = replace(self.search, steps=2 * self.search.steps)
+            self.search = self.search.finer
         ends: list[End] = []
         for start in self.search.starts(starts, rng):
             ends.append(self.local(start, below=min(ends, key=_value, default=(np.inf, start))[0]))
@@ -392,12 +426,13 @@ class TrustedSearch:
         lone = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
         value, z = min((self.improved(end, rng) for end in lone if np.isfinite(end[0])), key=_value)
         z = self.local(z, _AGREEING)[1]
-        if (apart := self.apart(z)) > _APART:
+        there = self.integrated(z)
+        if (apart := self.search.apart(there[1], z)) > _APART:
             said = (
                 f"{self.search.steps} steps of Runge and Kutta differ from the integrated model by {100 * apart:.2g} %"
             )
             raise InputError("design", [f"{said}: it is too stiff for cf.choose; give candidates with numbers"])
-        return z, [end - value for end, _ in ends]
+        return z, [end - value for end, _ in ends], there
 
 
 def _kept(known: Knowledge, search: ChoiceSearch) -> list[str]:

@@ -41,8 +41,6 @@ from castfit.problem.parameters import initial_values
 from castfit.problem.quantities import fixed_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.candidate import Candidate
     from castfit.drive.design.choices import DesignChoice
@@ -136,9 +134,9 @@ class SensitivityGraph:
             **{n: s for n, s in chosen.items() if s.numel() == 1},
         }
 
-    def _told(self, value: Any, pieces: Mapping[str, Any] | None = None) -> Any:
+    def _told(self, value: Any) -> Any:
         """Write a value over q and d; symbols of states, inputs and time are those of the system."""
-        whole = exchanged(resolved(_ca.SX(value), self._overrides), {**self._values, **(pieces or {})})
+        whole = exchanged(resolved(_ca.SX(value), self._overrides), self._values)
         return by_name(whole, self.known.extended.model.system)
 
     @cached_property
@@ -174,36 +172,40 @@ class SensitivityGraph:
     def _node(self, times: Any) -> list[int]:
         return np.argmin(np.abs(self._nodes[:, None] - np.atleast_1d(times)[None]), axis=0).tolist()
 
-    def _inputs(self, Q: Any, D: Any) -> Any:
+    def _inputs(self) -> Any:
         """Return cubics of the inputs in each step, (4 n_u, N)."""
         q, d, chosen, _ = self._symbols
-        middle, rows = 0.5 * (self._nodes[1:] + self._nodes[:-1]), [_ca.MX(0, self._nodes.size - 1)]
-        for n in self.known.extended.model.inputs:
+        middle, names = 0.5 * (self._nodes[1:] + self._nodes[:-1]), self.known.extended.model.inputs
+        u = _ca.SX(4 * len(names), middle.size)
+        for i, n in enumerate(names):
             if n not in self._signals:
-                rows.append(_ca.MX(_ca.DM(input_cubics([self._experiment.inputs[n]], self._nodes)[:, 0].T)))
+                u[4 * i : 4 * i + 4, :] = _ca.DM(input_cubics([self._experiment.inputs[n]], self._nodes)[:, 0].T)
                 continue
             edges = edges_of(self.said, self._signals[n], self._experiment.start)
-            of = [{m: s[min(j, s.numel() - 1)] for m, s in chosen.items()} for j in range(edges.size - 1)]
-            each = _ca.Function("pieces", [q, d], [_ca.horzcat(*(self._told(self._signals[n], one) for one in of))])
-            piece = np.clip(np.searchsorted(edges, middle) - 1, 0, edges.size - 2).tolist()
-            rows.append(_ca.vertcat(each(Q, D)[:, piece], _ca.MX(3, middle.size)))
-        return _ca.vertcat(*rows)
+            own = [c for c in choices_in([self._signals[n]]) if c.pieces > 1]
+            graph = _ca.Function("piece", [*(c.symbol for c in own), q, d], [self._told(self._signals[n])])
+            piece = np.clip(np.searchsorted(edges, middle) - 1, 0, edges.size - 2)
+            there = (chosen[c.name][np.minimum(piece, c.pieces - 1).tolist()].T for c in own)
+            u[4 * i, :] = graph.map(piece.size)(*there, *(_ca.repmat(of, 1, piece.size) for of in (q, d)))
+        return u
 
-    def _inputs_before(self, u: Any) -> Any:
-        """Return inputs just before each node, (n_u, N + 1)."""
-        n_u, h = u.shape[0] // 4, np.diff(self._nodes)
-        powers = _ca.DM(np.tile(h[None] ** np.arange(4)[:, None], (n_u, 1)).reshape(4 * n_u, h.size))
-        last = _ca.DM(np.kron(np.eye(n_u), np.ones((1, 4))).reshape(n_u, 4 * n_u)) @ (u * powers)
-        return _ca.horzcat(u[::4, 0], last)
+    def _beside(self, values: Any, n: int) -> Any:
+        """Put the derivatives by n of q beside each column (m, K), in one pattern: (m, K (1 + n))."""
+        m, K = values.shape
+        slopes = _ca.jacobian(_ca.vec(_ca.densify(values)), self._symbols[0])[:, :n]
+        whole = _ca.sparsify(_ca.horzcat(values, *(_ca.reshape(slopes[:, j], m, K) for j in range(n))))
+        whole = whole[:, [k + K * j for k in range(K) for j in range(1 + n)]]
+        rows, columns = (np.array(of, dtype=int) for of in whole.sparsity().get_triplet())
+        used = np.unique([rows, columns % (1 + n)], axis=1).tolist()
+        return _ca.project(whole, _ca.repmat(_ca.Sparsity.triplet(m, 1 + n, *used), 1, K))
 
-    def _step(self, moving: list[str]) -> Any:
-        """Return one step  (x, t, h, u, r, p, tau, a) -> x  at a rate r more, with doses a into states at tau."""
-        model, system = self.known.extended.model, self.known.extended.model.system
-        n_x, n_u = system.x.numel(), system.u.numel()
+    def _step(self, given: Any, moving: list[str]) -> Any:
+        """Return one step  (Z, t, h, g) -> Z;  g: parameters, times and amounts of moving doses, cubics, rates more."""
+        model, system, m = self.known.extended.model, self.known.extended.model.system, len(moving)
+        n_x, n_p, n_u = system.x.numel(), system.p.numel(), system.u.numel()
         right: Any = system.function("right", system.ode)
-        sizes = {"x": n_x, "t": 1, "h": 1, "u": 4 * n_u, "r": n_x, "p": system.p.numel()}
-        x, t, h, u, r, p = (_ca.SX.sym(n, size) for n, size in sizes.items())
-        tau, a = _ca.SX.sym("tau", len(moving)), _ca.SX.sym("a", len(moving))
+        Z, g, t, h = _ca.SX.sym("Z", n_x, given.size2()), _ca.SX.sym("g", given), _ca.SX.sym("t"), _ca.SX.sym("h")
+        p, tau, a, u, r = _ca.vertsplit(g[:, 0], np.cumsum([0, n_p, m, m, 4 * n_u, n_x]).tolist())
 
         def f(at: Any, y: Any) -> Any:
             now = _ca.reshape(u, 4, n_u).T @ _ca.vertcat(*[(at - t) ** i for i in range(4)])
@@ -215,123 +217,181 @@ class SensitivityGraph:
             k3 = f(at + by / 2, y + by / 2 * k2)
             return y + by / 6 * (k1 + 2 * k2 + 2 * k3 + f(at + by, y + by * k3))
 
-        y: Any = x
+        y: Any = Z[:, 0]
         at: Any = t
         for j, into in enumerate(moving):
             now = _ca.fmax(at, _ca.fmin(tau[j], t + h))
             y, at = advanced(at, y, now - at), now
             y[model.states.index(into)] += _ca.if_else(_ca.logic_and(tau[j] >= t, tau[j] < t + h), a[j], 0)
-        return _ca.Function("step", [x, t, h, u, r, p, tau, a], [advanced(at, y, t + h - at)])
+        moved = _moved(advanced(at, y, t + h - at), Z, g)
+        return _ca.Function("step", [Z, t, h, g], [moved], {"cse": True, "is_diff_in": [True, False, False, True]})
 
-    def _states(self, Q: Any, D: Any, p: Any, u: Any) -> tuple[Any, Any]:
-        """Return X and Y; where values are measured after what happens, X is Y."""
-        model, (q, d, _, natural) = self.known.extended.model, self._symbols
-        system, nodes, before = model.system, self._nodes, self._inputs_before(u)
-        n, h = nodes.size - 1, np.diff(nodes)
+    def _course(self, n: int) -> _Course:
+        """Return the course, with its derivatives by n of the q."""
+        model, nodes, (q, d, _, natural) = self.known.extended.model, self._nodes, self._symbols
+        N, h, n_u, n_p, system = nodes.size - 1, np.diff(nodes), len(model.inputs), len(model.parameters), model.system
         initial = {**initial_values(model, self._experiment), **self.said.initial}
-        first = [natural["initial state", s] if isinstance(initial[s], Free) else self._told(initial[s])
-                 for s in model.states]  # fmt: skip
+        first = [natural["initial state", s] if isinstance(initial[s], Free) else initial[s] for s in model.states]
+        p = [self._overrides.get(name, self._values.get(name, 0.0)) for name in model.parameters]
         moving = [one for one in self._happens if not one[1].is_constant()]
-        rate, jumps, late = _ca.MX(len(first), n), dict[int, list[Any]](), list[int]()
+        u, rate, jumps, late = self._inputs(), _ca.SX(len(first), N), dict[int, list[Any]](), list[int]()
+        Z, w, wide_q = *self._wide(n), _ca.horzcat(q, _ca.SX.eye(q.numel()))[:, : 1 + n]
         for o, time, amount in self._happens:
             i = self._node(float(time))[0] if time.is_constant() else -1
             into = model.states.index(o.into) if o.into else -1
             if o.until is not None:
-                during = (np.arange(n) >= i) & (np.arange(n) < self._node(float(self._told(o.until)))[0])
-                unit = _ca.DM(np.eye(len(first))[:, into])
-                rate += unit @ (_ca.Function("rate", [q, d], [amount])(Q, D) @ _ca.DM(during.astype(float)[None]))
+                for j in range(i, self._node(float(self._told(o.until)))[0]):
+                    rate[into, j] += amount
             elif i >= 0 and float(time) <= nodes[-1]:
                 new = _ca.SX(system.x)
                 for s, v in (o.changes or {o.into: system.x[into] + amount}).items():
                     new[model.states.index(s)] = self._told(v)
-                jumps.setdefault(i, []).append(_ca.Function("jump", [system.x, system.t, system.u, q, d], [new]))
+                jump = _ca.Function("jump", [system.x, system.t, system.u, q, d], [new])
+                moved = _moved(jump(Z[:, 0], system.t, w[n_p:, 0], q, d), Z, w, wide_q)
+                jumps.setdefault(i, []).append(_ca.Function("jump", [Z, system.t, w, q, d], [moved]))
                 late += [i] if o.measured == "after" else []
-        doses = [_ca.vertcat(_ca.SX(0, 1), *of) for of in ([t for _, t, _ in moving], [a for _, _, a in moving])]
-        x: Any
-        x, tau, a = _ca.Function("first", [q, d], [_ca.vertcat(*first), *doses])(Q, D)
-        step, courses, after = self._step([o.into for o, _, _ in moving]), [x], list[Any]()
-        for i, j in pairwise([*sorted({0, n, *(i for i in jumps if i < n)}), n]):
+        powers = _ca.DM(np.tile(h[None] ** np.arange(4)[:, None], (n_u, 1)).reshape(4 * n_u, N))
+        before = _ca.horzcat(
+            u[::4, 0], _ca.DM(np.kron(np.eye(n_u), np.ones((1, 4))).reshape(n_u, 4 * n_u)) @ (u * powers)
+        )
+        same = self._beside(
+            _ca.vertcat(
+                self._told(_ca.vertcat(_ca.SX(0, 1), *p)), *(t for _, t, _ in moving), *(a for _, _, a in moving)
+            ),
+            n,
+        )
+        steps = _ca.vertcat(_ca.repmat(same, 1, N), self._beside(_ca.vertcat(u, rate), n))
+        sides = [_ca.vertcat(_ca.repmat(same[:n_p, :], 1, N + 1), self._beside(of, n))
+                 for of in (before, _ca.horzcat(u[::4, :], before[:, -1]))]  # fmt: skip
+        Q, D = _ca.MX.sym("Q", q.numel()), _ca.MX.sym("D", d.numel())
+        given = _ca.Function("given", [q, d], [self._beside(self._told(_ca.vertcat(*first)), n), steps, *sides])
+        z: Any
+        z, steps, *sides = given(Q, D)
+        step = self._step(steps[:, : 1 + n].sparsity(), [o.into for o, _, _ in moving])
+        courses, after = [z], list[Any]()
+        for i, j in pairwise([*sorted({0, N, *(i for i in jumps if i < N)}), N]):
             for jump in jumps.get(i, ()):
-                x = jump(x, float(nodes[i]), before[:, i], Q, D)
-            after.append(x)
+                z = jump(z, float(nodes[i]), _columns(sides[0], [i], n), Q, D)
+            after.append(z)
             if j > i:
-                alike = (_ca.repmat(v, 1, j - i) for v in (p, tau, a))
-                courses.append(step.mapaccum(j - i)(x, nodes[None, i:j], h[None, i:j], u[:, i:j], rate[:, i:j], *alike))
-                after.append(courses[-1][:, :-1])
-                x = courses[-1][:, -1]
+                of = steps[:, i * (1 + n) : j * (1 + n)]
+                courses.append(step.mapaccum(j - i)(z, nodes[None, i:j], h[None, i:j], of))
+                after.append(courses[-1][:, : -1 - n])
+                z = courses[-1][:, -1 - n :]
         X, Y = _ca.horzcat(*courses), _ca.horzcat(*after)
-        return (_ca.horzcat(*(Y[:, i] if i in late else X[:, i] for i in range(n + 1))) if late else X), Y
+        seen = _ca.horzcat(*(_columns(Y if i in late else X, [i], n) for i in range(N + 1))) if late else X
+        return _Course(n, Q, D, (seen, sides[0]), (Y, sides[1]))
+
+    def _wide(self, n: int) -> tuple[Any, Any]:
+        """Return symbols of states and of parameters and inputs, with derivatives by n of the q beside them."""
+        system = self.known.extended.model.system
+        return _ca.SX.sym("Z", system.x.numel(), 1 + n), _ca.SX.sym("w", system.p.numel() + system.u.numel(), 1 + n)
+
+    def _shown(self, expression: Any, Z: Any, w: Any) -> Any:
+        """Return an expression of the system (m,), with its derivatives beside it, of wide symbols."""
+        system = self.known.extended.model.system
+        p, u = _ca.vertsplit(w[:, 0], [0, system.p.numel(), w.size1()])
+        graph: Any = system.function("shown", _ca.densify(expression))
+        return _moved(graph(system.t, Z[:, 0], _ca.SX(0, 1), p, u), Z, w)
 
     @cached_property
-    def functions(self) -> tuple[Any, Any, Any]:
-        """(q, d) -> rows;  (q, d, seeds) -> gradient by d of their product;  (q, d) -> what constraints have left."""
+    def _rows(self) -> tuple[_Course, Any]:
+        """What is told at each time, (q, n n_q), or (2 q, n n_q) where spreads are computed, in a course."""
         known, model, condition = self.known, self.known.extended.model, self.known.condition(self.k)
-        q, d, _, _ = self._symbols
-        Q, D = _ca.MX.sym("Q", q.numel()), _ca.MX.sym("D", d.numel())
-        named = [self._overrides.get(n, self._values.get(n, 0.0)) for n in model.parameters]
-        p = _ca.Function("p", [q, d], [_ca.vertcat(_ca.SX(0, 1), *(self._told(v) for v in named))])(Q, D)
-        u = self._inputs(Q, D)
-        X, Y = self._states(Q, D, p, u)
-        before = self._inputs_before(u)
-
-        def seen(expressions: Any, states: Any, inputs: Any, at: list[int]) -> Any:
-            graph: Any = model.system.function("seen", _ca.densify(expressions)).map(len(at))
-            return graph(
-                self._nodes[None, at], states[:, at], _ca.MX(0, len(at)), _ca.repmat(p, 1, len(at)), inputs[:, at]
-            )
-
-        names, place = known.candidates[self.k].outputs, self._node(self.times)
+        course, names, place = self._course(self.theta.size), known.candidates[self.k].outputs, self._node(self.times)
         noises: list[Any] = [condition.observed[known.extended.outputs.index(o)] for o in names]
         spreads = [of.predicted[1] for of in noises if of.computed]
-        shown = _ca.vertcat(*(by_name(_ca.SX(model.outputs[n]), model.system) for n in (*names, *spreads)))
-        y = seen(shown, X, before, place)
-        slopes: Any = _ca.vertsplit(
-            _ca.densify(_ca.jacobian(_ca.vec(y.T), Q)), len(place)
-        )  # one output after the other
-        wide, rows, scatter = _ca.DM.ones(1, q.numel()), list[Any](), list[Any]()
+        (Z, w), given = self._wide(course.n), _ca.SX.sym("s", len(names))
+        y = self._shown(by_name(_ca.vertcat(*(model.outputs[n] for n in (*names, *spreads))), model.system), Z, w)
+        sigma, rows, scatter = np.zeros((len(names), self.times.size)), list[Any](), list[Any]()
         for j, (name, of) in enumerate(zip(names, noises, strict=True)):
             location, scale = informations(of.noise)
-            mu, at = y[j, :].T, len(names) + (spreads.index(of.predicted[1]) if of.computed else 0)
-            given = known.spread_of(self.k, name, self.times)
-            s: Any = (
-                _ca.fmax(given.fraction * _ca.fabs(mu), given.floor) if isinstance(given, Relative) else _ca.DM(given)
-            )
-            s = y[at, :].T if of.computed else s
-            scatter.append(np.sqrt(scale) * slopes[at] / (s @ wide) if of.computed else _ca.MX(len(place), q.numel()))
+            mu, s, said = y[j, 0], given[j], known.spread_of(self.k, name, self.times)
+            if of.computed:
+                at = len(names) + spreads.index(of.predicted[1])
+                s = y[at, 0]
+                scatter.append(np.sqrt(scale) * y[at, 1:] / s)
+            elif isinstance(said, Relative):
+                s = _ca.fmax(said.fraction * _ca.fabs(mu), said.floor)
+            else:
+                sigma[j] = said
+            if not of.computed and spreads:
+                scatter.append(_ca.SX(1, course.n))
             if isinstance(of.noise, (Poisson, NegativeBinomial)):
                 s = _ca.sqrt(mu + (s * mu**2 if isinstance(of.noise, NegativeBinomial) else 0))
-            rows.append(np.sqrt(location) * slopes[j] / ((s * mu if isinstance(of.noise, LogNormal) else s) @ wide))
-        parts: list[Any] = [_ca.densify(_ca.vertcat(*of)) for of in ((rows, scatter) if spreads else (rows,))]
-        seeds: list[Any] = [_ca.MX.sym("seed", *part.shape) for part in parts]
-        pulled = _ca.gradient(_ca.vertcat(*map(_ca.dot, seeds, parts)).T @ _ca.DM.ones(len(parts)), D)
-        left: list[Any] = [_ca.MX(0, 1)]
-        after = _ca.horzcat(u[::4, :], before[:, -1])
+            rows.append(np.sqrt(location) * y[j, 1:] / (s * mu if isinstance(of.noise, LogNormal) else s))
+        told: Any = _ca.Function("told", [Z, model.system.t, w, given], [_ca.densify(_ca.vertcat(*rows, *scatter))])
+        states, inputs = (_columns(of, place, course.n) for of in course.before)
+        return course, told.map(len(place))(states, self._nodes[None, place], inputs, _ca.DM(sigma))
+
+    @cached_property
+    def _told_rows(self) -> Any:
+        course, rows = self._rows
+        return _ca.Function("rows", [course.Q, course.D], [rows])
+
+    @cached_property
+    def _pull(self) -> Any:
+        (course, rows), seed = self._rows, _ca.MX.sym("seed", *self._rows[1].shape)
+        pulled = _ca.gradient(_ca.dot(seed, rows), course.D)
+        return _ca.Function("pull", [course.Q, course.D, seed], [_ca.densify(pulled)])
+
+    @cached_property
+    def _held(self) -> Any:
+        course, model, left = self._course(0), self.known.extended.model, [_ca.MX(0, 1)]
+        Z, w = self._wide(0)
         for c in self.constraints:
             nodes = list(range(self._nodes.size)) if c.times == ALONG else self._node(c.times)
-            for states, inputs in ((X, before), (Y, after)):
-                value = seen(in_symbols(model, c.expression), states, inputs, nodes).T
-                left += [sign * (value - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
+            value = self._shown(in_symbols(model, c.expression), Z, w)
+            graph = _ca.Function("value", [Z, model.system.t, w], [value]).map(len(nodes))
+            for states, inputs in (course.before, course.after):
+                there = graph(states[:, nodes], self._nodes[None, nodes], inputs[:, nodes]).T
+                left += [sign * (there - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
         held = _ca.vertcat(*left)
-        return (
-            _ca.Function("rows", [Q, D], parts),
-            _ca.Function("pull", [Q, D, *seeds], [_ca.densify(pulled)]),
-            _ca.Function("held", [Q, D], [held, _ca.densify(_ca.jacobian(held, D))]),
-        )
+        return _ca.Function("held", [course.Q, course.D], [held, _ca.densify(_ca.jacobian(held, course.D))])
 
     def rows(self, theta: Array, d: Array) -> Array:
         """Return what the values tell by search scale, (n, n_outputs, 2, n_theta)."""
-        out = np.zeros((len(self.known.candidates[self.k].outputs), self.times.size, 2, theta.size))
-        for i, part in enumerate(self.functions[0].call([theta[self.theta], d])):
-            out[:, :, i, self.theta] = np.array(part).reshape(*out.shape[:2], -1)
-        return np.swapaxes(out, 0, 1)
+        out = np.zeros((self.times.size, len(self.known.candidates[self.k].outputs), 2, theta.size))
+        told = np.array(self._told_rows.call([theta[self.theta], d])[0])
+        told = told.reshape(-1, out.shape[1], self.times.size, self.theta.size)
+        out[:, :, : len(told), self.theta] = told.transpose(2, 1, 0, 3)
+        return out
 
     def pull(self, theta: Array, d: Array, seed: Array) -> Array:
         """Return the gradient by d (n_d,) of the product of the rows with seeds of the same shape."""
-        own = np.swapaxes(seed, 0, 1)[..., self.theta]
-        parts = [own[:, :, i].reshape(-1, self.theta.size) for i in range(self.functions[0].n_out())]
-        return np.array(self.functions[1].call([theta[self.theta], d, *parts])[0]).ravel()
+        rows, columns = self._rows[1].shape
+        own = seed[..., self.theta].transpose(2, 1, 0, 3).reshape(-1, columns)[:rows]
+        return np.array(self._pull.call([theta[self.theta], d, own])[0]).ravel()
 
     def held(self, theta: Array, d: Array) -> tuple[Array, Array]:
         """Return what constraints have left (n,), not negative where they are kept, and its derivatives (n, n_d)."""
-        value, slope = self.functions[2].call([theta[self.theta], d])
+        value, slope = self._held.call([theta[self.theta], d])
         return np.array(value).ravel(), np.array(slope)
+
+
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """Graphs of q and d: states, and parameters with inputs, before and after what happens at nodes.
+
+    The derivatives by n of the q stand beside each column.
+    """
+
+    n: int
+    Q: Any
+    D: Any
+    before: tuple[Any, Any]
+    after: tuple[Any, Any]
+
+
+def _columns(wide: Any, nodes: list[int], n: int) -> Any:
+    """Return what stands at nodes, with its derivatives."""
+    return wide[:, [i * (1 + n) + j for i in nodes for j in range(1 + n)]]
+
+
+def _moved(expression: Any, *wide: Any) -> Any:
+    """Put beside an expression (m,) of first columns its derivatives, from those that stand beside these."""
+    if wide[0].size2() == 1:
+        return _ca.densify(expression)
+    symbols = _ca.vertcat(*(w[:, 0].nz[:] for w in wide))
+    seeds = _ca.vertcat(*(w[w[:, 0].sparsity().row(), 1:] for w in wide))
+    return _ca.densify(_ca.horzcat(expression, _ca.jtimes(expression, symbols, seeds)))
