@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pyomo
+import pyomo.environ
 from pyomo.contrib.doe import DesignOfExperiments
 from pyomo.contrib.doe.examples.reactor_experiment import ReactorExperiment
 
@@ -34,7 +35,10 @@ def main() -> None:
     found = design.results
     value = float(np.linalg.slogdet(np.array(found["FIM"]))[1] / np.log(10))
     first, *heat = [float(v) for v in found["Experiment Design"]]
+    solver = pyomo.environ.SolverFactory("ipopt")
+    ipopt = f"{'.'.join(map(str, solver.version()[:3]))} at {solver.executable()}"
     told = {"CA0": first, "T": heat, "log10 det": value, "seconds": took, "version": pyomo.version.version}
+    told |= {"ipopt": ipopt}
     sys.stdout.write(json.dumps(told) + "\n")
 
 
