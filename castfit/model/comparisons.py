@@ -16,6 +16,8 @@ from typing import Any, cast
 import casadi as ca
 import numpy as np
 
+from castfit._support.arrays import Array
+
 _COMPARISONS = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE)
 _MOST = 7  # comparisons of which all signs are tried
 _LOGICAL = (*_COMPARISONS, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
@@ -43,17 +45,28 @@ class Comparisons:
 
     def includes_zero(self) -> bool:
         """Tell whether the condition may be true where a difference is zero but not beside it, as ``x >= 1`` is."""
-        count = len(self.signs)
-        if count > _MOST:
+        known = self._everywhere((-1.0, 0.0, 1.0))
+        if known is None:
             return True
-        truth = self.function().map(3**count)
-        every = np.array(list(product((-1.0, 0.0, 1.0), repeat=count))).reshape(-1, count)
-        known = np.asarray(cast("Any", truth)(every.T), dtype=float).reshape((3,) * count) != 0.0
-        for axis in range(count):
+        for axis in range(known.ndim):
             below, here, above = np.moveaxis(known, axis, 0)
             if (here & ~(below & above)).any():
                 return True
         return False
+
+    def holds_between(self) -> bool:
+        """Tell whether the condition is true wherever no difference is zero; also if these are too many to try."""
+        known = self._everywhere((-1.0, 1.0))
+        return known is None or bool(known.all())
+
+    def _everywhere(self, values: tuple[float, ...]) -> Array | None:
+        """Return the truth for all signs among some values, one axis for each; None if these are too many."""
+        count = len(self.signs)
+        if count > _MOST:
+            return None
+        truth = self.function().map(len(values) ** count)
+        every = np.array(list(product(values, repeat=count))).reshape(-1, count)
+        return np.asarray(cast("Any", truth)(every.T), dtype=float).reshape((len(values),) * count) != 0.0
 
     def function(self) -> ca.Function:
         """Return the truth as a function of all signs (n,)."""
@@ -78,14 +91,18 @@ class Comparisons:
             one, other = self._truth(e.dep(0)), self._truth(e.dep(1))
             return one == other if op == ca.OP_EQ else one != other
         if op not in _COMPARISONS or e.is_symbolic():
-            return self._sign(e) != 0
-        s = self._sign(e.dep(1) - e.dep(0))
+            return self._sign(e, ca.SX(0)) != 0
+        s = self._sign(e.dep(1), e.dep(0))
         return {ca.OP_LT: s > 0, ca.OP_LE: s >= 0, ca.OP_EQ: s == 0, ca.OP_NE: s != 0}[op]
 
-    def _sign(self, difference: ca.SX) -> ca.SX:
+    def _sign(self, one: ca.SX, other: ca.SX) -> ca.SX:
+        """Return the sign of a difference, whichever way round it is known already."""
+        difference, turned = one - other, other - one
         for known, sign in zip(self.differences, self.signs, strict=True):
             if ca.is_equal(known, difference, 20):
                 return sign
+            if ca.is_equal(known, turned, 20):
+                return -sign
         self.differences.append(difference)
         self.signs.append(ca.SX.sym(f"s{len(self.signs)}"))
         return self.signs[-1]

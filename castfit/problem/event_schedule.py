@@ -493,7 +493,8 @@ class Timetable:
             found.append(now)
             jumps = at_once([schedule.instants[i] for i in members if schedule.instants[i].change is not None], e)
             crossings.append(Crossing(jumps) if jumps else None)
-            after.append(any(instant.after for instant in jumps))
+            first = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
+            after.append(any(instant.after for instant in jumps if e[instant.time] == first))
         times = np.array(list(groups))
         return cls(start, times, tuple(crossings), np.array(after, dtype=bool), np.array(found), e)
 

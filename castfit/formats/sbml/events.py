@@ -14,7 +14,7 @@ although their times are known (castfit.formats.sbml.waiting_events).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -255,13 +255,18 @@ def with_delays(events: tuple[Event, ...], lines: Mapping[str, tuple[ca.SX, ca.S
     def put(value: Any) -> Any:
         return substituted([value], old, new)[0] if isinstance(value, ca.SX) else value
 
-    return tuple(
-        Event(
-            None if e.when is not None else put(e.time), {n: put(v) for n, v in e.changes.items()}, measured=e.measured,
-            when=put(e.when), direction=e.direction, at_start=e.at_start, priority=put(e.priority),
-            persistent=e.persistent, rng=e.rng, forbidden=e.forbidden, **({} if e.when is None else {"count": e.count}),
-        )
-        for e in events
+    return tuple(restated(e, put) for e in events)
+
+
+def restated(event: Event, value: Callable[[Any], Any], more: Mapping[str, ca.SX] | None = None) -> Event:
+    """Return an event with its values put through a function, and more changes."""
+    e = event
+    changes = {n: value(v) for n, v in {**e.changes, **(more or {})}.items()}
+    if e.when is None:
+        return Event(value(e.time), changes, measured=e.measured)
+    return Event(
+        None, changes, measured=e.measured, when=value(e.when), direction=e.direction, count=e.count,
+        at_start=e.at_start, priority=value(e.priority), persistent=e.persistent, rng=e.rng, forbidden=e.forbidden,
     )  # fmt: skip
 
 

@@ -16,23 +16,28 @@ own, of index d ("determined"); for the others, of index k ("kept"),
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.arrays import Array
 
+_ROUNDING = 1e-9  # of stoichiometries
+
 
 @dataclass(frozen=True)
 class FastPart:
     """The species that fast reactions change.
 
-    determined : by the equilibrium, as many as there are `reactions`;  kept : the others, whose totals are states
+    reactions : with what each does to the species, in multiples of what the independent ones do, (n_reactions,
+        n_determined): only the sums of laws by these multiples are zero
+    determined : by the equilibrium, as many as reactions are independent;  kept : the others, whose totals are states
     share : C, (n_kept, n_determined), by their order
     """
 
     reactions: tuple[str, ...] = ()
+    multiples: Array = field(default_factory=lambda: np.empty((0, 0)))
     determined: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     share: ca.SX | None = None
@@ -47,36 +52,42 @@ class FastPart:
 def partition(stoichiometry: Mapping[str, Mapping[str, ca.SX]], numbers: Mapping[str, Mapping[str, float]]) -> FastPart:
     """Partition the species of reactions, given per reaction and species as expressions and as numbers.
 
-    Raises ValueError: naming a reaction that does only what others do.
+    Raises ValueError: naming a reaction that does only what others do, by stoichiometries that are no numbers.
     """
     names = tuple(dict.fromkeys(s for of in stoichiometry.values() for s in of))
     reactions = tuple(r for r, of in stoichiometry.items() if of)
     if not reactions:
         return FastPart()
     matrix = np.array([[numbers[r].get(s, 0.0) for r in reactions] for s in names])
-    chosen = _pivots(matrix, reactions)
+    pivots = _pivots(matrix)
+    basis, chosen = [*pivots], [*pivots.values()]
+    for j, name in enumerate(reactions):
+        if j not in pivots and not all(v.is_constant() for of in stoichiometry.values() for v in of.values()):
+            raise ValueError(f"the fast reaction '{name}' does only what other fast reactions do")
+    multiples = np.linalg.lstsq(matrix[:, basis], matrix, rcond=None)[0].T
+    multiples[np.abs(multiples) < _ROUNDING] = 0.0
     kept = tuple(s for i, s in enumerate(names) if i not in chosen)
     determined = tuple(names[i] for i in chosen)
 
     def rows(of: Sequence[str]) -> ca.SX:
-        parts = [ca.horzcat(*(stoichiometry[r].get(s, ca.SX(0)) for r in reactions)) for s in of]
-        return ca.vertcat(*parts) if parts else ca.SX(0, len(reactions))
+        parts = [ca.horzcat(*(stoichiometry[reactions[j]].get(s, ca.SX(0)) for j in basis)) for s in of]
+        return ca.vertcat(*parts) if parts else ca.SX(0, len(basis))
 
-    share = ca.solve(rows(determined).T, rows(kept).T).T if kept else ca.SX(0, len(reactions))
-    return FastPart(reactions, determined, kept, ca.densify(share))
+    share = ca.solve(rows(determined).T, rows(kept).T).T if kept else ca.SX(0, len(basis))
+    return FastPart(reactions, multiples, determined, kept, ca.densify(share))
 
 
-def _pivots(matrix: Array, reactions: Sequence[str]) -> list[int]:
-    """Return a species of its own for each reaction, by Gauss's elimination with reactants, which come first."""
-    rest, chosen = matrix.copy(), list[int]()
-    for j, name in enumerate(reactions):
+def _pivots(matrix: Array) -> dict[int, int]:
+    """Return a species of its own for each independent reaction, by Gauss's elimination, reactants first."""
+    rest, found = matrix.copy(), dict[int, int]()
+    for j in range(matrix.shape[1]):
         column = np.abs(rest[:, j])
-        column[chosen] = 0.0
+        column[[*found.values()]] = 0.0
         i = int(np.argmax(column))
-        if column[i] <= 1e-9 * max(float(np.abs(matrix).max()), 1.0):
-            raise ValueError(f"the fast reaction '{name}' does only what other fast reactions do")
-        chosen.append(i)
+        if column[i] <= _ROUNDING * max(float(np.abs(matrix).max()), 1.0):
+            continue
+        found[j] = i
         factors = rest[i] / rest[i, j]
         factors[j] = 0.0
         rest -= np.outer(rest[:, j], factors)
-    return chosen
+    return found

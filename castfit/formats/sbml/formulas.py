@@ -18,6 +18,7 @@ import casadi as ca
 
 from castfit.formats.functions import circular_functions
 from castfit.formats.optional import library
+from castfit.model.comparisons import Comparisons
 
 Lookup = Callable[[str], ca.SX]
 
@@ -97,6 +98,8 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
         return _called(tree.getName(), [expression(child, scope) for child in children], scope)
     if kind == "delay":
         return scope.delayed(children[0], children[1], scope)
+    if kind == "piecewise" and children:
+        return _piecewise([expression(child, scope) for child in children], scope.time)
     if kind not in _OPERATIONS:
         raise NotExpressible(f"'{tree.getName() or kind}' in a formula")
     return _OPERATIONS[kind]([expression(child, scope) for child in children])
@@ -217,13 +220,18 @@ def _root(given: list[ca.SX]) -> ca.SX:
     return given[1] ** (1 / given[0])
 
 
-def _piecewise(given: list[ca.SX]) -> ca.SX:
+def _piecewise(given: list[ca.SX], time: ca.SX) -> ca.SX:
     """Return pieces (value, condition, value, condition, ..., otherwise).
 
-    Where no condition holds and nothing is said for otherwise, a formula has no value; a right one does not come there.
+    Where no condition holds and nothing is said for otherwise, a formula has no value, NaN; between two that meet, as
+    x < 1 and x > 1 do, it has that of the last.
     """
     pairs = list(zip(given[0::2], given[1::2], strict=False))
-    otherwise = given[-1] if len(given) % 2 else pairs[-1][0]
+    if len(given) % 2:
+        otherwise = given[-1]
+    else:
+        covered = Comparisons.of(reduce(ca.logic_or, (truth(condition) for _, condition in pairs))).holds_between()
+        otherwise = pairs[-1][0] if covered else ca.log(-1 - time**2)  # NaN by itself would be taken for a mistake
     for value, condition in reversed(pairs):
         otherwise = ca.if_else(truth(condition), value, otherwise)
     return otherwise
@@ -264,7 +272,6 @@ _OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
     "quotient": _plainly(_quotient),
     "rem": lambda given: given[0] - given[1] * _quotient(given[0], given[1]),
     **{name: _plainly(function) for name, function in _CIRCULAR.items()},
-    "piecewise": _piecewise,
     "and": _folded(ca.logic_and, 1.0, truth),
     "or": _folded(ca.logic_or, 0.0, truth),
     "xor": _folded(_either, 0.0, truth),

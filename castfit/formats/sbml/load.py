@@ -18,6 +18,7 @@ from castfit.formats.optional import library
 from castfit.formats.sbml.classification import Role
 from castfit.formats.sbml.document import contents_of
 from castfit.formats.sbml.events import events_of, with_delays
+from castfit.formats.sbml.late_jumps import with_late_jumps
 from castfit.formats.sbml.reading import document, from_antimony
 from castfit.formats.sbml.values import SbmlValues
 from castfit.formats.sbml.waiting_events import MOST_EVENTS, MOST_WAITING, EventLimits
@@ -134,19 +135,21 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         for n in kept
         if n in known and values.roles[n] is not Role.CONSTANT
     ]
-    expressions = {n: values.value(n) for n in (*contents.quantities, *contents.reactions)}
+    told = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
+    expressions = {n: values.value(n) for n in (*contents.quantities, *told)}
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
     events = events_of(values, limits)
-    moving = values.moving_delays()
+    followed = values.follow_delays({n for e in events for n in e.changes})
+    events = with_late_jumps(values, events, limits)
     check(where, list(dict.fromkeys(mistakes)))
     if values.assumed:
         warnings.warn(_assumption(list(dict.fromkeys(values.assumed))), UserWarning, stacklevel=2)
     lines = values.delay_lines()
     expressions, rates, residuals = (put(group, lines) for group in (expressions, rates, values.residuals))
     ode = {values.states[n]: rates[n] for n in values.states} | dict.fromkeys(values.memories.values(), ca.SX(0))
-    ode |= {symbol: put({"": rate}, lines)[""] for symbol, rate in moving.values()}
+    ode |= {f.state: put({"": f.rate}, lines)[""] for f in followed.values()}
     if not ode:  # nothing moves but time
         ode = {ca.SX.sym("elapsed_time"): ca.SX(1)}
         initial = {}
@@ -159,10 +162,11 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         if not any(ca.depends_on(e, size) for size in unsized)
     }
     begun: dict[Any, Any] = {values.states[n]: v for n, v in initial.items()}
-    begun |= {symbol: start.at_start(symbol) for symbol, _ in moving.values()}
+    begun |= {f.state: start.at_start(f.value.symbol) for f in followed.values()}
     begun |= dict.fromkeys(values.memories.values(), 0.0)
     begun |= {} if values.states or values.memories else dict.fromkeys(ode, 0.0)
-    outputs |= {n: e for n, (symbol, e) in lines.items() if any(s.name() == symbol.name() for s in _symbols(events))}
+    seen = {s.name() for s in _symbols(events)}
+    outputs |= {n: e for n, (symbol, e) in lines.items() if n not in followed and symbol.name() in seen}
     model = Model(
         ode,
         algebraic={values.algebraic[n]: r for n, r in residuals.items()},
@@ -275,7 +279,7 @@ def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:
     start = values.start(moving)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
     initial |= dict.fromkeys((s.name() for s in values.memories.values()), 0.0)
-    initial |= {n: _plain(start.at_start(symbol)) for n, (symbol, _) in values.moving_delays().items()}
+    initial |= {n: _plain(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
     own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}

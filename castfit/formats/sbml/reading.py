@@ -20,7 +20,7 @@ _UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows 
     "groups",
 )
 _OF_UNITS = frozenset(  # libsbml's numbers for what units are called and made of, which change no number
-    (10302, 10311, 10313, *range(20216, 20222), *range(20401, 20440), 20511, 20608, 20701, 20702, 20706)
+    (10302, 10311, 10313, *range(20216, 20222), *range(20401, 20440), 20511, 20608, 20701, 20702, 20706, 96007)
 )
 _MOST = 20  # complaints of libsbml that are shown
 _DEEPEST = 300  # elements within each other; formulas are taken apart by a function that calls itself
@@ -37,8 +37,12 @@ def document(where: str, source: Any) -> Any:
     if found.getModel() is None:
         check(where, ["the file contains no model"])
     _flatten(where, found, libsbml)
-    if found.getLevel() < 3 and not found.setLevelAndVersion(3, 1, False):
-        check(where, _complaints(found, libsbml) or [f"Level {found.getLevel()} could not be converted to Level 3"])
+    level = found.getLevel()
+    if level < 3 and not found.setLevelAndVersion(3, 1, False):
+        check(where, _complaints(found, libsbml) or [f"Level {level} could not be converted to Level 3"])
+    if level == 1 and any(rule.isAlgebraic() for rule in found.getModel().getListOfRules()):
+        for parameter in found.getModel().getListOfParameters():
+            parameter.setConstant(False)  # Level 1 does not tell which may vary
     _examine(where, found, libsbml)
     return found
 

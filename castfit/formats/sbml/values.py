@@ -10,7 +10,7 @@ Notation: A amount, V size of the compartment, [S] = A/V
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -35,6 +35,23 @@ class DelayedState:
     symbol: ca.SX
     of: ca.SX
     tau: ca.SX
+
+
+@dataclass(frozen=True)
+class FollowedDelay:
+    """A delayed value that is made of a state of its own, y.
+
+        x(t - tau) = y + r s + c s^2 / 2,   y' = s' (x'(s) - r - c s),   s = max(t - tau, 0)
+
+    state : y, its symbol;  rate : y', over the symbols of delayed values
+    begun : r s + c s^2 / 2, with r and c the first derivatives of x at the start: so y' has no jump at s = 0
+    """
+
+    value: DelayedState
+    state: ca.SX
+    tau: ca.SX
+    rate: ca.SX
+    begun: ca.SX
 
 
 @dataclass
@@ -93,6 +110,9 @@ class SbmlValues(LazyValues):
         """Values of parameters, where the file gives them."""
         self.delays: dict[int, DelayedState] = {}
         """Delayed values, by the hash of their symbols."""
+        self.followed: dict[str, FollowedDelay] = {}
+        """Delayed values that have states of their own, by the names of these."""
+        self._seen: set[int] = set()
         self.fast = FastPart()
         self.memories: dict[str, ca.SX] = {}
         """States that only events change, zero at the start, by their names."""
@@ -181,9 +201,19 @@ class SbmlValues(LazyValues):
         unknown = {n: ca.SX.sym(n) for n in self.fast.determined}
         before = dict(self._known)
         self._known.update(unknown)
-        residuals = [self.value(r) for r in self.fast.reactions]
+        laws = [self.value(r) for r in self.fast.reactions]
+        residuals = [
+            sum((m * law for m, law in zip(column, laws, strict=True) if m), start=ca.SX(0))
+            for column in self.fast.multiples.T.tolist()
+        ]
         z, g = ca.vertcat(*unknown.values()), ca.vertcat(*residuals)
         slope = ca.jacobian(g, z)
+        if ca.sprank(slope) < z.numel():
+            self.mistakes.append(
+                f"the fast reactions {', '.join(self.fast.reactions)} come to no equilibrium: their laws do not depend "
+                "on all that they change"
+            )
+            return
         if ca.depends_on(slope, z):
             self.algebraic.update(unknown)
             self.residuals.update(zip(unknown, residuals, strict=True))
@@ -402,63 +432,117 @@ class SbmlValues(LazyValues):
 
     def _past(self, name: str, of: ca.SX, late: ca.SX) -> ca.SX:
         """Return the symbol of what a state, or a delayed value of it, was a time ago."""
-        if any(name in event.assignments for event in self.contents.events):
-            raise NotExpressible(f"the delayed value of '{name}', at which events jump")
         same = (d for d in self.delays.values() if ca.is_equal(d.of, of) and ca.is_equal(d.tau, late, 9))
         past = next(same, None)
         if past is None:
-            own = _free_name(f"delayed {name}", self._taken, ()) if self._moves(late) else f"delayed {name}"
-            past = DelayedState(name, ca.SX.sym(own), of, late)
+            past = DelayedState(name, ca.SX.sym(f"delayed {name}"), of, late)
             self.delays[hash(past.symbol)] = past
         return past.symbol
 
-    def moving_delays(self) -> dict[str, tuple[ca.SX, ca.SX]]:
-        """Return the states that are others at the time  s = t - tau(t), by name: the symbol of each, and its rate.
+    def follow_delays(self, jumping: Collection[str]) -> dict[str, FollowedDelay]:
+        """Return the delayed values that are states of their own, by name.
 
-            y(t) = x(s(t)),   y' = s' f(y, s)  for s > 0, else 0,   where x' = f(x, t)
-
-        What f depends on is followed along s as well.
+        What a state depends on is followed along s = t - tau as well, which ends where nothing feeds back by delays:
+        then it is exact, and may jump where a state of `jumping`, by name, did.  Other values have delay lines.
         """
-        found: dict[int, tuple[ca.SX, ca.SX]] = {}
         of = {hash(s): n for n, s in self.states.items()}
-        while new := [d for d in self.delays.values() if self._moves(d.tau) and hash(d.symbol) not in found]:
+        while new := [d for d in self.delays.values() if hash(d.symbol) not in self._seen]:
             for d in new:
-                s, rate = self.time - d.tau, self.state_rate(d.state)
-                if not self._number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
+                self._seen.add(hash(d.symbol))
+                tau, moves, behind = self._whole(d), self._moves(d.tau), self._behind(d.state)
+                jumps = any(self.states[n].name() in jumping for n in behind)
+                endless = self._endless(d.state)
+                if (endless or (len(behind) > _ORDER and not jumps)) and not moves:
+                    if jumps:
+                        self.mistakes.append(
+                            f"the delayed value of '{d.state}', at which events jump, depends on {endless or 'itself'}"
+                        )
+                    continue
+                if moves and jumps:
+                    self.mistakes.append(
+                        f"the delayed value of '{d.state}', at which events jump, has a delay that changes in time"
+                    )
+                    continue
+                s, rate = self.time - tau, self.state_rate(d.state)
+                if moves and not self._number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
                     self.mistakes.append(f"a delay of '{d.state}' is negative at the start")
                 old, past = [self.time], [s]
                 try:
                     for symbol in ca.symvar(rate):
+                        inner = self.delays.get(hash(symbol))
                         if hash(symbol) in of:
                             old.append(symbol)
-                            past.append(self._past(of[hash(symbol)], symbol, d.tau))
+                            past.append(self._past(of[hash(symbol)], symbol, tau))
+                        elif inner is not None and not moves:
+                            old.append(symbol)
+                            past.append(self._past(inner.state, self.states[inner.state], tau + self._whole(inner)))
                         elif ca.depends_on(symbol, self.varying):
                             raise NotExpressible("a delay that changes in time, of what delays or equations determine")
                 except NotExpressible as error:
                     self.mistakes.append(f"what '{d.state}' depends on contains {error}")
+                r, c = self._beginning(d.state)
                 rate = ca.substitute([rate], [ca.vertcat(*old)], [ca.vertcat(*past)])[0]
-                slope = ca.jacobian(s, self.time)
-                found[hash(d.symbol)] = d.symbol, ca.if_else(s > 0, rate * slope, 0)
-        return {symbol.name(): (symbol, rate) for symbol, rate in found.values()}
+                rate = ca.if_else(s > 0, (rate - r - c * s) * ca.jacobian(s, self.time), 0)
+                name = _free_name(f"delayed {d.state}", self._taken, ())
+                begun = ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
+                self.followed[name] = FollowedDelay(d, ca.SX.sym(name), tau, rate, begun)
+        return self.followed
+
+    def _whole(self, d: DelayedState) -> ca.SX:
+        """Return the delay of a value that is, perhaps, a delayed one of a delayed one."""
+        inner = self.delays.get(hash(d.of))
+        return d.tau if inner is None else d.tau + self._whole(inner)
+
+    def _needs(self, state: str) -> tuple[set[str], set[str]]:
+        """Return the states that the rate of one depends on, and those of which it depends on delayed values."""
+        of = {hash(s): n for n, s in self.states.items()}
+        used = [hash(s) for s in ca.symvar(self.state_rate(state))]
+        return {of[h] for h in used if h in of}, {self.delays[h].state for h in used if h in self.delays}
+
+    def _behind(self, state: str) -> set[str]:
+        """Return all states that one depends on, itself too."""
+        found, open_ = {state}, [state]
+        while open_:
+            now, before = self._needs(open_.pop())
+            new = (now | before) - found
+            found |= new
+            open_ += sorted(new)
+        return found
+
+    def _endless(self, state: str) -> str:
+        """Say what delayed values a state depends on, if these depend on it in turn, or on equations; else nothing."""
+        for name in sorted(self._behind(state)):
+            if any(ca.depends_on(self.state_rate(name), z) for z in self.algebraic.values()):
+                return "a nonlinear algebraic equation"
+            back = sorted(n for n in self._needs(name)[1] if name in self._behind(n))
+            if back:
+                return f"the delayed value of '{back[0]}', which feeds back"
+        return ""
+
+    def _beginning(self, state: str) -> tuple[ca.SX, ca.SX]:
+        """Return the first and second derivative of a state at the start; 0 where equations hide them."""
+        rate, start, complaints = self.state_rate(state), self.start({}), len(self.mistakes)
+        second = ca.jacobian(rate, self.time)
+        for name, symbol in self.states.items():
+            if ca.depends_on(rate, symbol):
+                second += ca.jacobian(rate, symbol) * self.state_rate(name)
+        r, c = start.at_start(rate), start.at_start(second)
+        if len(self.mistakes) > complaints:  # what follows from nonlinear equations is not known at the start
+            del self.mistakes[complaints:]
+            return ca.SX(0), ca.SX(0)
+        return r, c
 
     def delay_lines(self) -> dict[str, tuple[ca.SX, ca.SX]]:
-        """Return what each delayed value is by delay lines, by its name: its symbol, and an expression.
+        """Return what each delayed value is, by its name: its symbol, and an expression.
 
-        A state begins to move at the start, where the line would carry a kink for long.  So the line carries the state
-        without the first terms of its expansion there,  x - r t - c t^2 / 2  with r = x'(0), c = x''(0), and they are
-        added where they belong:  x(t - tau) = line + r s + c s^2 / 2,  s = max(t - tau, 0).
+        A state begins to move at the start, where its past would carry a kink for long.  So a line, or the state that
+        is followed, carries it without the first terms of its expansion there,  x - r t - c t^2 / 2  with r = x'(0),
+        c = x''(0), and they are added where they belong:  x(t - tau) = line + r s + c s^2 / 2,  s = max(t - tau, 0).
         """
-        found: dict[str, tuple[ca.SX, ca.SX]] = {}
-        start, complaints = self.start({}), len(self.mistakes)
-        for number, d in enumerate(d for d in self.delays.values() if not self._moves(d.tau)):
-            rate = self.state_rate(d.state)
-            second = ca.jacobian(rate, self.time)
-            for name, symbol in self.states.items():
-                second += ca.jacobian(rate, symbol) * self.state_rate(name)
-            r, c = start.at_start(rate), start.at_start(second)
-            if len(self.mistakes) > complaints:  # what follows from nonlinear equations is not known at the start
-                del self.mistakes[complaints:]
-                r = c = ca.SX(0)
+        found = {name: (f.value.symbol, f.state + f.begun) for name, f in self.followed.items()}
+        followed = {hash(symbol) for symbol, _ in found.values()}
+        for number, d in enumerate(d for d in self.delays.values() if hash(d.symbol) not in followed):
+            rate, (r, c) = self.state_rate(d.state), self._beginning(d.state)
             of = ca.substitute([d.of], [ca.vertcat(*(s for s, _ in found.values()))],
                                [ca.vertcat(*(v for _, v in found.values()))])[0] if found else d.of  # fmt: skip
             line = of - r * self.time - c * self.time**2 / 2

@@ -31,7 +31,7 @@ MOST_EVENTS = 100_000
 MOST_WAITING = 1_000
 _GROWTH = 5
 _FIRST = 1e300  # the priority of what must be known before anything happens
-_HALF = 0.5  # between 0 and 1, a state's no and yes
+HALF = 0.5  # between 0 and 1, a state's no and yes
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,45 @@ class WatchedEvent:
     changes: Changes
 
 
+@dataclass(frozen=True)
+class Places:
+    """Places where events of one kind wait: whether each is taken, and what is kept there, by its name.
+
+    `beyond` is 1 once none was free.
+    """
+
+    waits: Sequence[ca.SX]
+    of: Mapping[str, Sequence[ca.SX]]
+    beyond: ca.SX
+
+    def taken(self, kept: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+        """Return the changes by which the first place that is free is taken."""
+        take: dict[ca.SX, ca.SX] = {}
+        full = ca.SX(1)
+        for i, wait in enumerate(self.waits):
+            here = ca.logic_and(full, wait < HALF)
+            new = {wait: ca.SX(1), **{of[i]: kept[name] for name, of in self.of.items()}}
+            take |= {s: ca.if_else(here, value, s) for s, value in new.items()}
+            full = ca.logic_and(full, wait > HALF)
+        return take | {self.beyond: ca.if_else(full, 1, self.beyond)}
+
+
+def places(values: SbmlValues, name: str, count: int, kept: Sequence[str]) -> Places:
+    """Return places for what is to be kept of each event, by name; all of them states."""
+    numbers = range(1, count + 1)
+    return Places(
+        [values.memory(f"{name} waits, {i}") for i in numbers],
+        {what: [values.memory(f"{name} {what}, {i}") for i in numbers] for what in kept},
+        values.memory(f"{name} too many"),
+    )
+
+
+def too_many(found: Places, name: str) -> Event:
+    """Return the failure that no place was free."""
+    why = f"more than {len(found.waits)} of {name} wait at once; load with a larger waiting="
+    return Event(when=found.beyond > HALF, changes={found.beyond: 0}, count=1, forbidden=why)
+
+
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
     """Return castfit's events for those of a file, all of them watched."""
     return tuple(made for event in events for made in _Watch(values, event, events, limits).events())
@@ -92,35 +131,23 @@ class _Watch:
             changes = self.event.changes(self.event.new)
             direct = {"persistent": said.persistent, **self._order} if self._ordered else {}
             return [self._watched(self._trigger, changes, at_start=True, **direct)]
-        places = self.limits.waiting if late or self._again else 1
+        count = self.limits.waiting if late or self._again else 1
         name = f"event {said.name}"
-        waits = [self.values.memory(f"{name} waits, {i + 1}") for i in range(places)]
-        due = [self.values.memory(f"{name} is due, {i + 1}") for i in range(places if late else 0)]
-        set_ = {n: [self.values.memory(f"{name} sets {n}, {i + 1}") for i in range(places)] for n in held}
-        beyond = self.values.memory(f"{name} too many")
-        take: dict[ca.SX, ca.SX] = {}
-        full = ca.SX(1)
-        for i, wait in enumerate(waits):
-            here = ca.logic_and(full, wait < _HALF)
-            taken = {wait: ca.SX(1), **({due[i]: time + delay} if late else {})}
-            taken |= {of[i]: self.event.new[n] for n, of in set_.items()}
-            take |= {s: ca.if_else(here, value, s) for s, value in taken.items()}
-            full = ca.logic_and(full, wait > _HALF)
-        take[beyond] = ca.if_else(full, 1, beyond)
+        found = places(self.values, name, count, (*(["is due"] if late else []), *(f"sets {n}" for n in held)))
+        take = found.taken({"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in held}})
         first = _FIRST if self._ordered else None
-        found = [self._watched(self._trigger, take, at_start=True, priority=first)]
+        out = [self._watched(self._trigger, take, at_start=True, priority=first)]
+        waits = found.waits
         if not said.persistent:
-            off = ca.logic_and(reduce(ca.logic_or, [wait > _HALF for wait in waits]), ca.logic_not(self.event.trigger))
-            found.append(self._watched(off, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
+            off = ca.logic_and(reduce(ca.logic_or, [wait > HALF for wait in waits]), ca.logic_not(self.event.trigger))
+            out.append(self._watched(off, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
         for i, wait in enumerate(waits):
-            ready = ca.logic_and(wait > _HALF, time >= due[i]) if late else wait > _HALF
-            new = {n: set_[n][i] if n in set_ else value for n, value in self.event.new.items()}
-            found.append(
+            ready = ca.logic_and(wait > HALF, time >= found.of["is due"][i]) if late else wait > HALF
+            new = {n: found.of[f"sets {n}"][i] if n in held else value for n, value in self.event.new.items()}
+            out.append(
                 self._watched(ready, {**self.event.changes(new), wait: ca.SX(0)}, persistent=False, **self._order)
             )
-        why = f"more than {places} of {name} wait at once; load with a larger waiting="
-        found.append(Event(when=beyond > _HALF, changes={beyond: 0}, count=1, forbidden=why))
-        return found
+        return [*out, too_many(found, name)]
 
     @property
     def _trigger(self) -> ca.SX:
@@ -131,7 +158,8 @@ class _Watch:
         """Return an event that is watched; a value at its very time shows it where the condition is true there."""
         assert is_condition(when)
         begins = at_start and not self.event.said.initially
-        measured = "after" if begins or not at_start or Comparisons.of(when).includes_zero() else "before"
+        after = not self.event.said.initially or Comparisons.of(self._trigger).includes_zero()
+        measured = "after" if after else "before"
         count = self.limits.count
         return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **how)
 

@@ -266,6 +266,17 @@ def test_older_levels():
     np.testing.assert_allclose(cf.simulate(cf.sbml.load(text), times=T)["B"], 0.1 * 4 / 2 * T, rtol=1e-7)
 
 
+def test_an_algebraic_rule_of_level_1():
+    """Level 1 says of no parameter whether it may vary."""
+    text = (
+        '<sbml xmlns="http://www.sbml.org/sbml/level1" level="1" version="2"><model name="m"><listOfCompartments>'
+        '<compartment name="V"/></listOfCompartments><listOfParameters><parameter name="y" value="1"/>'
+        '<parameter name="x" value="1"/></listOfParameters><listOfRules><algebraicRule formula="y - 2 * x"/>'
+        '<parameterRule type="rate" name="x" formula="1"/></listOfRules></model></sbml>'
+    )
+    np.testing.assert_allclose(cf.simulate(cf.sbml.load(text), times=T)["y"], 2 + 2 * T, rtol=1e-7)
+
+
 def test_submodels_are_put_together():
     """Two instances of a model, whose quantities are called A__x and B__x."""
     inner = f"""<listOfParameters><parameter id="x" value="2" constant="false"/></listOfParameters><listOfRules>
@@ -417,9 +428,9 @@ def test_fits_follow_delayed_events_that_states_trigger():
 
 
 def fast(text: str) -> str:
-    """Make the reaction F fast, as Level 3 Version 1 can say it."""
+    """Make the reactions F... fast, as Level 3 Version 1 can say it."""
     text = text.replace("level3/version2/core", "level3/version1/core").replace('version="2"', 'version="1"')
-    return re.sub(r'<reaction id="(\w+)"', lambda m: f'{m[0]} fast="{str(m[1] == "F").lower()}"', text)
+    return re.sub(r'<reaction id="(\w+)"', lambda m: f'{m[0]} fast="{str(m[1].startswith("F")).lower()}"', text)
 
 
 def test_fast_reactions_are_at_equilibrium():
@@ -440,6 +451,18 @@ def test_fast_reactions_that_are_not_linear_make_a_dae():
     out = cf.simulate(loaded, times=T, integrator=TIGHT)
     np.testing.assert_allclose(out["A"], (np.sqrt(1 + 8 * (3 + T)) - 1) / 4, rtol=1e-7)
     np.testing.assert_allclose(out["B"], out["A"] ** 2, rtol=1e-7)
+
+
+def test_fast_reactions_may_go_round():
+    """What each of them turns over in a cycle is the same, not nothing: A = 2 B = 4 C."""
+    text = cf.sbml.load_antimony("F1: A -> B; A; F2: B -> C; 2 * B; F3: C -> A; 4 * C; A = 1; B = 0; C = 0").sbml
+    out = cf.simulate(cf.sbml.load(fast(text)), times=[0.0, 1.0])
+    np.testing.assert_allclose([out[s][-1] for s in "ABC"], [4 / 7, 2 / 7, 1 / 7])
+
+
+def test_fast_reactions_that_never_rest_are_named():
+    with pytest.raises(cf.InputError, match="the fast reactions F come to no equilibrium"):
+        cf.sbml.load(fast(cf.sbml.load_antimony("F: A -> B; 0.3; A = 1; B = 0").sbml))
 
 
 def test_a_delayed_value_before_the_start_and_after_it():
@@ -472,12 +495,69 @@ def test_events_may_look_at_delayed_values():
     np.testing.assert_allclose(out["n"], [0, 0, 0, 1, 1])
 
 
+def sawtooth(top, foot):
+    """Grow by 1 from 1, and fall to `foot` wherever `top` is reached."""
+    return lambda t: np.where(t < top - 1, 1 + np.maximum(t, 0.0), foot + np.mod(t - (top - 1), top - foot))
+
+
+@pytest.mark.parametrize(
+    ("event", "x"),
+    [
+        ("at time >= 2: x = 0.5", lambda t: np.where(t < 2, 1 + np.maximum(t, 0.0), t - 1.5)),
+        ("at time >= 2: x = x / 2", lambda t: np.where(t < 2, 1 + np.maximum(t, 0.0), t - 0.5)),
+        ("at time >= 0, t0=false: x = 5", lambda t: np.where(t < 0, 1.0, 5 + t)),
+        ("at x >= 2: x = x / 2", sawtooth(2, 1)),
+        ("at x >= 2, priority = 1: x = x / 2; at x >= 2, priority = 2: n = 2 * x", sawtooth(2, 1)),
+        ("at 0.25 after x >= 2: x = 1", sawtooth(2.25, 1)),
+    ],
+)
+def test_a_delayed_value_jumps_later_where_events_change_a_state(event, x):
+    """Once, watched, by turns and after a delay of its own; the delay spans more than one jump."""
+    times = np.linspace(0.03, 5.03, 21)
+    out = of(f"x = 1; x' = 1; n = 0; y := delay(x, 1.7); z := delay(y, 0.4); {event}", times=times)
+    np.testing.assert_allclose(out["x"], x(times), rtol=1e-7)
+    np.testing.assert_allclose(out["y"], x(times - 1.7), rtol=1e-7)
+    np.testing.assert_allclose(out["z"], x(times - 2.1), rtol=1e-7)
+
+
+def test_delayed_jumps_move_with_parameters():
+    """The slopes of what a fit sees, by the rate and by the delay, where an event of states is seen later."""
+    loaded = cf.sbml.load_antimony("k = 0.5; tau = 1.3; x = 2; x' = -k * x; y := delay(x, tau); at x < 1: x = 3")
+    times = np.array([0.5, 1.7, 2.6, 3.1, 4.2])
+
+    def y(k, tau):
+        return cf.simulate(loaded, {"k": k, "tau": tau}, times=times, integrator=TIGHT)["y"]
+
+    data = cf.Experiment({"y": y(0.5, 1.3)}, time=times, sigma=0.1, events=loaded.events)
+    problem = cf.Problem(loaded.model, data, parameters=loaded.parameters)
+    found = cf.fit(problem, cf.SingleShooting(integrator=TIGHT)).sensitivities(times)["experiment 1"]
+    numbers = [(y(0.5 + h, 1.3 + g) - y(0.5 - h, 1.3 - g)) / 2e-5 for h, g in ((1e-5, 0.0), (0.0, 1e-5))]
+    np.testing.assert_allclose(found.slopes[:, found.names.index("y")], np.transpose(numbers), atol=1e-4)
+
+
+@pytest.mark.parametrize(("sign", "there"), [(">", 0.0), (">=", 1.0)])
+@pytest.mark.parametrize("second", [">", ">="])
+@pytest.mark.parametrize("delay", ["", "0.5 after "])
+def test_a_value_at_the_very_time_of_a_cascade_is_told_by_its_cause(sign, there, second, delay):
+    out = of(f"x' = 1; x = 0; a = 0; b = 0; at {delay}x {sign} 2: a = 1; at a {second} 0.5: b = 1", times=[2.0, 2.5])
+    np.testing.assert_allclose(out["b"], [there, 1.0] if not delay else [0.0, there])
+
+
+def test_a_formula_without_otherwise_has_no_value_where_nothing_is_said():
+    out = of("x := piecewise(1, time < 2, 3, time > 2); y := piecewise(1, time < 2, 3, time > 3)", times=[1, 2, 2.5, 4])
+    np.testing.assert_allclose(out["x"], [1, 3, 3, 3])
+    np.testing.assert_allclose(out["y"], [1, np.nan, np.nan, 3])
+
+
 @pytest.mark.parametrize(
     ("event", "said"),
     [
         ("at -1 after time > 1: n = 1", "the delay of event _E0 is -1; it must not be negative"),
         ("at -1 after x > 1: n = 1", "the delay of event _?E0 is -1; it must not be negative"),
-        ("at x > 1: n = delay(n, 1)", "the delayed value of 'n', at which events jump"),
+        (
+            "y = 1; y' = -delay(y, 1); at y < 0.5: y = 1",
+            "of .y., at which events jump, depends on .* back",
+        ),
         ("y := delay(x, x)", "a delay that depends on states"),
         ("y := delay(delay(x, 1), time)", "a delay that changes in time, of a delayed value"),
         ("y := delay(x, time - 1)", "a delay of 'x' is negative at the start"),
