@@ -326,6 +326,23 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
     return replace(condensed, v=evaluation.v, chains=tuple(parts), **constants)
 
 
+def theta_rows(layout: Layout, linearization: Linearization) -> Array:
+    """Return E (m, n_theta) of `condense` where nothing but theta varies."""
+    blocks = [
+        (chain.theta, chain.whitened(j.R_q)[chain.row_mask])
+        for chain, j in zip(layout.chains, linearization.jacobians, strict=True)
+    ]
+    return block_rows(blocks, layout.n_theta, linearization.prior_jacobian).dense
+
+
+def theta_residuals(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> Array:
+    """Return u (m,) of `condense` where nothing but theta varies, with sigmas (n_groups,), by default its own."""
+    rows = [values.r for values in evaluation.values] if sigma is None else rows_in_units(layout, evaluation, sigma)
+    return np.concatenate(
+        [*(r[chain.row_mask] for chain, r in zip(layout.chains, rows, strict=True)), evaluation.prior]
+    )
+
+
 def expand(condensed: Condensed, x: Array) -> Array:
     """Return the step dv (n_v,) of all variables that belongs to the unknowns x (n_x,)."""
     layout = condensed.layout

@@ -236,6 +236,11 @@ class Layout:
         return any(chain.whitening is not None for chain in self.chains)
 
     @cached_property
+    def of_theta(self) -> bool:
+        """Whether nothing but theta is a variable, within bounds and nothing else."""
+        return self.n_v == self.n_theta and not self.relations.names and not any(chain.n_c for chain in self.chains)
+
+    @cached_property
     def path_limits(self) -> tuple[Array, Array]:
         """Bounds of all path constraints, padding included, chain by chain, and of relations last, (n_c,) each."""
         lower = [chain.constraint_lower.ravel() for chain in self.chains]

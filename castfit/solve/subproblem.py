@@ -27,7 +27,7 @@ from castfit.solve.bounded_lsq import (
     regularise,
     split,
 )
-from castfit.solve.condensing import Condensed, condense, expand, recondense
+from castfit.solve.condensing import Condensed, condense, expand, recondense, theta_residuals, theta_rows
 from castfit.solve.matrices import FEW, Tall
 from castfit.solve.residual_plausibility import sizes_in_units
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
@@ -57,6 +57,8 @@ FAINTEST = 1e-6
 
 GROWTH_LIMIT = 1e6
 """Growth of the nodes over a horizon above which `choose` leaves condensing."""
+
+_NONE = np.zeros(0)
 
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
@@ -109,7 +111,9 @@ class LocalProblem:
         condensed: Condensed | None = None,
     ) -> None:
         self.staged, self.linearization = staged, linearization
-        self.condensed = choose(staged.layout, linearization, staged.scale) if condensed is None else condensed
+        if condensed is not None:
+            self.condensed = condensed
+        self._few = staged.layout.of_theta and staged.layout.n_theta <= FEW
         self._warm = warm
         self._regularisation = regularisation
         self._arrows: dict[bytes, Arrow] = {}
@@ -122,20 +126,40 @@ class LocalProblem:
         return LocalProblem(staged, linearization, regularisation=self._regularisation, condensed=condensed)
 
     @cached_property
+    def condensed(self) -> Condensed:
+        """The dense problem that is left, which few unknowns without nodes do without."""
+        return choose(self.staged.layout, self.linearization, self.staged.scale)
+
+    @cached_property
+    def _E(self) -> Array:
+        """Derivatives of all rows by the unknowns, (m, n_x)."""
+        return theta_rows(self.staged.layout, self.linearization) if self._few else self.condensed.rows.dense
+
+    @cached_property
+    def _u(self) -> Array:
+        """All rows, (m,)."""
+        return theta_residuals(self.staged.layout, self.linearization) if self._few else self.condensed.u
+
+    @cached_property
     def column_scale(self) -> Array:
         """Typical magnitudes of the unknowns, (n_x,): inverse column norms of E where nothing better is known.
 
         Columns of zeros but for rounding do not count as much as those that data see.
         """
-        if self.condensed.scale is not None:
+        if not self._few and self.condensed.scale is not None:
             return self.condensed.scale
-        size = self.condensed.rows.norms
+        size = self._norms
         size = np.maximum(size, FAINTEST * float((size * self._unit).max(initial=0.0)) / self._unit)
         return 1.0 / np.where(size > 0.0, size, 1.0)
 
     @cached_property
+    def _norms(self) -> Array:
+        return np.sqrt(np.einsum("ij,ij->j", self._E, self._E)) if self._few else self.condensed.rows.norms
+
+    @cached_property
     def _unit(self) -> Array:
-        return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
+        unit = units_of_search(self.staged, self.linearization.v)
+        return unit if self._few else unit[self.condensed.positions]
 
     def _arrow(self, tied: Mask) -> Arrow:
         """Return the rows as an arrow, own unknowns of tied chains in its border."""
@@ -177,7 +201,7 @@ class LocalProblem:
     @cached_property
     def _tall(self) -> Tall:
         """The rows as a dense matrix, factored; residuals of other points have the same."""
-        return Tall(self.condensed.rows.dense)
+        return Tall(self._E)
 
     def _factored(self, u: Array, damping: Array | None) -> tuple[Array, Tall]:
         """Return residuals u (m,) and rows of the dense problem, with those that hold singular directions or damp."""
@@ -195,8 +219,9 @@ class LocalProblem:
 
     @cached_property
     def _eliminates(self) -> bool:
-        own = self.condensed.n_x > FEW and self.condensed.rows.own_count > FEW  # the first is no work
-        return own and not self._arrow(self._tied).trivial
+        if self._few or self.condensed.n_x <= FEW:  # this is no work
+            return False
+        return self.condensed.rows.own_count > FEW and not self._arrow(self._tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -205,11 +230,13 @@ class LocalProblem:
         Closure rows determine directions as well, which E need not see, and so do equal bounds: what counts is E within
         what they leave free.
         """
-        D, n_x = self.column_scale, self.condensed.n_x
-        fixed = self.staged.lower[self.condensed.positions] == self.staged.upper[self.condensed.positions]
-        determined = bool(self.condensed.e.size or self.condensed.c.size)
+        D, n_x = self.column_scale, self._unit.size
+        fixed = self.staged.lower == self.staged.upper
+        fixed = fixed if self._few else fixed[self.condensed.positions]
+        determined = not self._few and bool(self.condensed.e.size or self.condensed.c.size)
         if determined or fixed.any():
-            closure = np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)]) * D
+            of = [] if self._few else [self.condensed.F, self.condensed.path.taken(self._pinned)]
+            closure = np.concatenate([np.empty((0, n_x)), *of]) * D
             free: Array = np.eye(n_x)[:, ~fixed]
             closure = closure @ free
             Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
@@ -267,6 +294,8 @@ class LocalProblem:
 
     @cached_property
     def _finite(self) -> bool:
+        if self._few:
+            return _moderate([self._E, self._u])
         of = self.condensed
         numbers = [*of.rows.blocks, of.rows.tail.entry, *of.closure.blocks, *(part.G for part in of.chains)]
         numbers += [of.path.taken(self._path)] if self._path.size else []
@@ -274,31 +303,37 @@ class LocalProblem:
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
-        return (self._of_theta if self._alone else self._solve)(self.condensed, self.linearization, damping)
+        if self._alone:
+            return self._of_theta(self._u, self.linearization, damping)
+        return self._solve(self.condensed, self.linearization, damping)
 
     def within(self, radius: float) -> Step:
         """Return the step of least cost of the linear model in a box of so many units of the search; nothing is held.
 
         A ridge of `RIDGE` makes it unique.
         """
-        unit, positions, ridge = self._unit, self.condensed.positions, min(self._ridge, _LARGEST)
-        most = np.where(np.isin(positions, self.staged.eliminated), np.inf, radius) * unit
+        unit, ridge = self._unit, min(self._ridge, _LARGEST)
+        positions: Index | slice = slice(None) if self._few else self.condensed.positions
+        free = np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)
+        most = np.where(free, np.inf, radius) * unit
         local = self._unheld
         guess = np.zeros(unit.size, dtype=np.int8)
         if not local._eliminates:
             R = self._tall.R * unit
             low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
             low, high = np.maximum(low, -most) / unit, np.minimum(high, most) / unit
-            H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self.condensed.u)
+            H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self._u)
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = ends_of(lowest_in_box(H, c, low, high), low, high)
         reach = Reach(most, unit, guess)
+        if self._alone:
+            return local._of_theta(self._u, self.linearization, np.sqrt(ridge) / unit, reach=reach)
         return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach=reach)
 
     @property
     def _ridge(self) -> float:
         with np.errstate(over="ignore"):
-            return RIDGE[0] + RIDGE[1] * float(((self.condensed.rows.norms * self._unit) ** 2).sum())
+            return RIDGE[0] + RIDGE[1] * float(((self._norms * self._unit) ** 2).sum())
 
     @cached_property
     def _unheld(self) -> LocalProblem:
@@ -326,11 +361,17 @@ class LocalProblem:
         None if numbers overflow on the way.  The search for its active constraints begins with those of a step `like`
         it.
         """
+        active = None if like is None else like.active
+        if self._few:
+            u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
+            return self._of_theta(u, evaluation, None, active) if self._finite and _moderate([u]) else None
         with np.errstate(over="ignore", invalid="ignore"):
             there = recondense(self.condensed, evaluation)
-        active = None if like is None else like.active
-        known = self._finite and self._constants_finite(there)
-        return (self._of_theta if self._alone else self._solve)(there, evaluation, None, active) if known else None
+        if not (self._finite and self._constants_finite(there)):
+            return None
+        if self._alone:
+            return self._of_theta(there.u, evaluation, None, active)
+        return self._solve(there, evaluation, None, active)
 
     @cached_property
     def _path(self) -> Index:
@@ -429,28 +470,38 @@ class LocalProblem:
             feasible=found.feasible,
         )
 
-    @cached_property
+    @property
     def _alone(self) -> bool:
-        """Whether nothing but theta varies, within bounds and nothing else."""
-        layout = self.staged.layout
-        return layout.n_v == layout.n_theta and not (self.condensed.c.size or self._eliminates)
+        """Whether nothing but theta varies, within bounds and nothing else, and no unknown is worth eliminating."""
+        return self._few or (self.staged.layout.of_theta and not self._eliminates)
 
     def _of_theta(
-        self, condensed: Condensed, at: Evaluation, damping: Array | None, active: ActiveSet | None = None
+        self,
+        u: Array,
+        at: Evaluation,
+        damping: Array | None,
+        active: ActiveSet | None = None,
+        reach: Reach | None = None,
     ) -> Step:
-        """Solve as `_solve` does where nothing but theta varies."""
-        staged, none, guess = self.staged, np.zeros(0), active or self._warm
-        found = bounded_lsq(
-            *self._factored(condensed.u, damping), lower=staged.lower - at.v, upper=staged.upper - at.v,
-            scale=self.column_scale, bounds_active=None if guess is None else guess.variables,
-        )  # fmt: skip
-        moved = condensed.rows.times(found.x)
-        residuals = condensed.u + moved
-        held = found.bounds_active
+        """Solve as `_solve` does where nothing but theta varies; u (m,) are the rows."""
+        guess = active or self._warm
+        lower, upper = self.staged.lower - at.v, self.staged.upper - at.v
+        low, high, scale, signs = lower, upper, self.column_scale, None if guess is None else guess.variables
+        if reach is not None:
+            low, high = np.maximum(lower, -reach.most), np.minimum(upper, reach.most)
+            scale, signs = reach.unit, reach.guess
+        found = bounded_lsq(*self._factored(u, damping), lower=low, upper=high, scale=scale, bounds_active=signs)
+        dv, held, none = found.x, found.bounds_active, _NONE
+        moved = self._E @ dv
+        residuals = u + moved
+        decrease = 0.5 * float(moved @ moved)
+        if reach is not None:  # as in `_solve`
+            decrease = max(decrease, 0.5 * float((u - residuals) @ (u + residuals)))
+            held = np.where((dv > lower) & (dv < upper), np.int8(0), held)
         return Step(
-            dv=found.x,
+            dv=dv,
             predicted=0.5 * float(residuals @ residuals),
-            decrease=0.5 * float(moved @ moved),
+            decrease=decrease,
             active=ActiveSet(held, none.astype(np.int8)),
             bound_multipliers=np.where(held == 0, 0.0, found.bound_multipliers),
             path_multipliers=none,
@@ -543,8 +594,11 @@ def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, loga
 
 def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
     """Tell whether a promised decrease of the cost is less than a part of half the squares, or than rounding."""
+    part = tolerance * linear.informing_square
+    if decrease <= part:
+        return True
     rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
-    return decrease <= tolerance * linear.informing_square + rounding
+    return decrease <= part + rounding
 
 
 def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
