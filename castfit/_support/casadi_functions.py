@@ -138,6 +138,7 @@ class Buffered:
             raise RuntimeError("evaluation failed")
 
 
+_LAID = 16  # shapes of points whose arrays are known
 _AT_ONCE = 8192  # points; buffers for more would be as large as all that is known of the points
 _ENTRIES = 2**22  # of buffers, at most, where a point has many
 _SPARSE = (
@@ -169,6 +170,9 @@ class Mapped:
         found: Any = ca.vertcat(*cast("list[ca.SX]", inside.nonzeros())) if self._sparse else inside
         self._function = ca.Function(name, list(arguments), [found], names, ["out"])
         self._buffered: dict[int, Buffered] = {}
+        self._laid: dict[
+            tuple[tuple[int, ...], ...], tuple[Buffered, list[tuple[int, NDArray[Any]]], NDArray[Any]]
+        ] = {}
 
     def entries(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the entries at `places`, (..., k)."""
@@ -176,9 +180,13 @@ class Mapped:
 
     def __call__(self, *points: NDArray[np.float64], whole: bool = True) -> NDArray[np.float64]:
         """Return the matrices, (..., rows, columns), or their entries alone."""
-        shapes: list[tuple[int, ...]] = []
-        for array in points:
-            shapes.append(array.shape[:-1])
+        shapes = tuple([array.shape[:-1] for array in points])
+        if not self._sparse and shapes in self._laid:
+            evaluate, views, found = self._laid[shapes]
+            for i, view in views:
+                view[...] = points[i]
+            evaluate()
+            return found if whole else found.reshape(*found.shape[:-2], -1)
         leading = np.broadcast_shapes(*shapes)
         count = int(np.prod(leading))
         most = max(1, min(_AT_ONCE, _ENTRIES // max(self._flat.size, 1)))
@@ -187,11 +195,15 @@ class Mapped:
         if count not in self._buffered:
             self._buffered[count] = Buffered(self._function.map(count), ("out",))
         evaluate = self._buffered[count]
-        for i, (array, size) in enumerate(zip(points, self._sizes, strict=True)):
-            if size:
-                evaluate.arguments[f"i{i}"].reshape(*leading, size)[...] = array
+        views = [(i, evaluate.arguments[f"i{i}"].reshape(*leading, n)) for i, n in enumerate(self._sizes) if n]
+        for i, view in views:
+            view[...] = points[i]
         evaluate()
         found = evaluate.results["out"].reshape(*leading, -1)
+        if not self._sparse:
+            if len(self._laid) >= _LAID:
+                self._laid.clear()
+            self._laid[shapes] = evaluate, views, found.reshape(*leading, *self._shape)
         if not whole:
             return found
         if self._sparse:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 FIRST = "the start"
 """What the first search is called among the strategies of a fit."""
 
+_PLAIN = SingleShooting()
 _LOWER = 1e-5  # of half the squares, or of 1: what costs differ by when they are those of other points
 _EXACT = 1e4  # times what rounding leaves: data that are reproduced exactly, where costs are errors of integration
 _STRAIGHT = 15  # iterations of a search that went straight to what it found
@@ -516,7 +517,7 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     if usable and has_states(transcription) and _already_fits(run, transcription, theta):
         near = with_states(transcription, "simulation")
         return SolveStaging(near, near.transcribe(problem, theta), words), ""
-    known = _known(run, theta) if transcription == SingleShooting() else None
+    known = _known(run, theta) if transcription == _PLAIN else None
     if not (isinstance(known, ShootingProblem) and known.options == transcription.integrator):
         known = None
     staged = known or transcription.transcribe(problem, theta)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,9 +86,11 @@ def verify(
     tight, local = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
     found = _verified_by(tight, problem, staged, at, local)
     evaluated = np.isfinite(found.chi2) or found.defects is not None
+    if evaluated:
+        return found
     own = replace(tight, method=options.method)
     system = problem.model.system
-    if evaluated or method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) not in STEPPED:
+    if method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) not in STEPPED:
         return found
     # Time scales 1e15 apart are too many for SUNDIALS.
     again = _verified_by(own, problem, staged, at, local)
@@ -163,6 +166,7 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
     return tuple(found) if sum(k.size for k in found) <= few else None
 
 
+@cache
 def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> IntegratorOptions:
     """Ask for a tenth of the error of the search, and for error control where there was none.
 

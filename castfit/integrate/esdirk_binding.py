@@ -577,6 +577,7 @@ class TaskLaid:
             **{name: _address(a) for name, a in arrays.items()},
         )  # fmt: skip
         self._arrays, self._addresses = arrays, (ctypes.addressof(_table(by.method)[0]), ctypes.addressof(self._task))
+        self._call = integrator().castfit_integrate
 
     def run(
         self, x0: Array, p: Array, x: Array, kept: StoredSteps | None, directions: tuple[Array, Array, Array] | None
@@ -597,7 +598,7 @@ class TaskLaid:
             task.dx0, task.dp, task.dx = map(_address, directions)
             task.n_d = directions[0].shape[2]
             out.append(directions[2])
-        own, call, lane, size = self.by.model.workspace(), integrator().castfit_integrate, 0, x.shape[0]
+        own, call, lane, size = self.by.model.workspace(), self._call, 0, x.shape[0]
         addresses = (ctypes.addressof(own.model), *self._addresses)
         self._code.fill(FINE)
         self.counts.fill(0)
@@ -606,7 +607,9 @@ class TaskLaid:
             look()
             lane = call(*addresses, lane, _BUDGET)
         self.by.model.spent += thread_time() - began
-        return not self._code.any() and all(np.isfinite(array).all() for array in out)
+        if np.logical_or.reduce(self._code):
+            return False
+        return all([np.logical_and.reduce(np.isfinite(array), axis=None) for array in out])
 
     def outcome(self, x: Array, kept: StoredSteps | None) -> IntegrationOutcome:
         """Return what became of the last call."""

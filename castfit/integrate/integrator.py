@@ -831,15 +831,21 @@ def seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array | None = N
     Sensitivities are integrated under the same absolute tolerance as the states.  The derivative with respect to a
     parameter of 3e7 would lie below it and not be controlled; that with respect to its logarithm is.
     """
-    values, seeds = [lanes.units[0], lanes.p], [dx0, dp]
+    values, seeds = [lanes.p, lanes.units[0]], [dp, dx0]
     if d_duration is not None:
         values, seeds = [*values, lanes.duration[:, None]], [*seeds, d_duration[:, None]]
-    size = np.abs(np.concatenate(seeds, axis=1))
-    ratio = np.full(size.shape, np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        np.divide(np.abs(np.concatenate(values, axis=1))[:, :, None], size, out=ratio, where=size > 0.0)
-    least = ratio.min(axis=1, initial=np.inf)
-    return np.where(np.isfinite(least), np.maximum(least, 1.0), 1.0)[:, None]
+        return scale_of_seeds(np.concatenate(values, axis=1), np.concatenate(seeds, axis=1))
+
+
+def scale_of_seeds(values: Array, seeds: Array) -> Array:
+    """Return the same factors for values (L, n) and their seeds (L, n, n_d)."""
+    size = np.abs(seeds)
+    ratio = np.empty(size.shape)
+    ratio.fill(np.inf)
+    np.divide(np.abs(values)[:, :, None], size, out=ratio, where=size > 0.0)
+    least = np.maximum(np.minimum.reduce(ratio, axis=1, initial=np.inf), 1.0)
+    return np.where(np.isfinite(least), least, 1.0)[:, None]
 
 
 def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from castfit.integrate.distributed import crew, threads
 from castfit.integrate.esdirk_binding import StoredSteps, TaskLaid, stops_of
-from castfit.integrate.integrator import seed_scale
+from castfit.integrate.integrator import scale_of_seeds
 from castfit.integrate.lanes import Lanes, Sensitivities, Trajectories
 
 if TYPE_CHECKING:
@@ -53,14 +53,17 @@ class RepeatedLanes:
             return lanes, Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
         return lanes, self._by.values(lanes, begun=laid.outcome(x, kept))
 
-    def sensitivities(self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array) -> Sensitivities:
-        """Differentiate what `values` returned, as `Integrator.sensitivities` does."""
-        laid, n_d = self._here(), dx0.shape[2]
+    def sensitivities(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Sensitivities:
+        """Differentiate what `values` returned, as `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
+        laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
         if laid is not None and n_d and not (at.failures or at.rescued):
-            scale = seed_scale(lanes, dx0, dp)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
+            scaled = seeds * scale
             x, dx = np.empty(self._shape), np.empty((*self._shape, n_d))
-            if laid.run(lanes.x0, lanes.p, x, at.kept if self._free else None, (dx0 * scale, dp * scale, dx)):
+            moves = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
+            if laid.run(lanes.x0, lanes.p, x, at.kept if self._free else None, moves):
                 dx /= scale[:, None]
-                steps = tuple(laid.counts[:, [0, 4]].sum(axis=0).tolist())
-                return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=steps)
-        return self._by.sensitivities(lanes, at, dx0, dp)
+                steps = laid.counts.sum(axis=0).tolist()
+                return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
+        return self._by.sensitivities(lanes, at, seeds[:, n_p:], seeds[:, :n_p])

@@ -26,9 +26,16 @@ from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.homotopy import HELD_BACK, Course, GaussNewtonState, Progress, unevaluable, within_bounds
-from castfit.solve.residual_plausibility import sizes_in_units
+from castfit.solve.residual_plausibility import size_square
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
-from castfit.solve.staged import COARSE, Linearization, MatchingProducts, StagedProblem, weighted_squares
+from castfit.solve.staged import (
+    COARSE,
+    Linearization,
+    MatchingProducts,
+    StagedProblem,
+    same_point,
+    weighted_squares,
+)
 from castfit.solve.step_control import (
     STEP_CONTROLS,
     Advance,
@@ -275,7 +282,7 @@ class GaussNewton:
         circling = (
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
         )
-        stuck = advance.to is None or np.array_equal(advance.to.v, linear.v)
+        stuck = advance.to is None or same_point(advance.to.v, linear.v)
         if stuck and state.rough:
             return self._closely(ledger, state)
         damped = not stuck and advance.damping < RESCUE.damped and not progress.near
@@ -337,7 +344,7 @@ class GaussNewton:
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
         if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.progress.memory:
             lowest = _lowest(ledger, state)
-            if not np.array_equal(lowest.v, state.v):
+            if not same_point(lowest.v, state.v):
                 return _gone_back(state, lowest)
         probe = search.trial(_SHORTEST * step.dv)
         if not probe.ok:
@@ -363,7 +370,7 @@ def _scores(linear: Linearization, staged: StagedProblem) -> bool:
 
 def _deserves_accuracy(staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
     """Whether the solution is so close that what less accurate integration leaves in a step matters."""
-    left = sum(float(np.sum((_AMPLIFIED * COARSE * s) ** 2)) for s in sizes_in_units(staged, linear))
+    left = (_AMPLIFIED * COARSE) ** 2 * size_square(staged, linear)
     return gap <= RESCUE.far_gap and step.decrease <= RESCUE.far_decrease * linear.informing_square + left
 
 

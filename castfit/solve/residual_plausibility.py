@@ -55,16 +55,14 @@ def expected_noise(staged: StagedProblem) -> tuple[Array, ...]:
 
 def signal_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
     """Return the typical magnitude of what each row measures, (K, n_r) per chain, in units of the sigmas at a point."""
-    return _in_units(staged, staged.signal, at)
+    factors = staged.layout.of_rows(1.0 / at.sigma)
+    return tuple(r * of_rows for r, of_rows in zip(staged.signal, factors, strict=True))
 
 
-def sizes_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
-    """Return the size of each measured value, (K, n_r) per chain, in units of the sigmas at a point."""
-    return _in_units(staged, staged.data_sizes(), at)
-
-
-def _in_units(staged: StagedProblem, rows: tuple[Array, ...], at: Evaluation) -> tuple[Array, ...]:
-    return tuple(r * of_rows for r, of_rows in zip(rows, staged.layout.of_rows(1.0 / at.sigma), strict=True))
+def size_square(staged: StagedProblem, at: Evaluation) -> float:
+    """Return the sum of squares of the sizes of all measured values, in units of the sigmas at a point."""
+    squares, sigma = staged.size_squares, at.sigma
+    return float(squares[-1]) + (float(squares[:-1] @ sigma**-2.0) if sigma.size else 0.0)
 
 
 def suspicious(staged: StagedProblem, at: Evaluation, *, noisy: bool = True) -> bool:

@@ -24,6 +24,7 @@ from castfit.solve.staged import (
     MatchingProducts,
     StagedProblem,
     gap_of,
+    same_point,
 )
 
 if TYPE_CHECKING:
@@ -235,12 +236,13 @@ class Ledger:
 
     def _same(self, at: Evaluation, v: Array, asked: Array | None) -> bool:
         """Whether v is a known point: as it is, or as it was asked for before something was eliminated."""
-        if np.array_equal(at.v, v):
+        if same_point(at.v, v):
             return True
-        return self.staged.eliminated.size > 0 and asked is not None and np.array_equal(asked, v)
+        return self.staged.eliminated.size > 0 and asked is not None and same_point(asked, v)
 
     def _record(self, evaluation: Evaluation) -> None:
-        self.failures.update(failure.cause for failure in evaluation.failures)
+        if evaluation.failures:
+            self.failures.update(failure.cause for failure in evaluation.failures)
         if self._parent is not None and not self._apart:
             self._parent._enter(evaluation)
         self._enter(evaluation)

@@ -95,6 +95,11 @@ def locked(array: Array) -> Array:
     return copied
 
 
+def same_point(a: Array, b: Array) -> bool:
+    """Tell whether two points (n_v,) are one: the same array mostly is."""
+    return a is b or bool(np.logical_and.reduce(a == b))
+
+
 @dataclass(frozen=True)
 class ChainShape:
     """What one chain is made of: one experiment's stages, rows and constraints.
@@ -618,6 +623,14 @@ class StagedProblem(ABC):
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
         return self.signal
+
+    @cached_property
+    def size_squares(self) -> Array:
+        """Sums of the squares of `data_sizes`, (n_groups + 1,), that of known sigmas last."""
+        out = np.zeros(self.layout.n_groups + 1)
+        for chain, size in zip(self.layout.chains, self.data_sizes(), strict=True):
+            np.add.at(out, chain.group, size**2)
+        return out
 
     def coarse(self) -> StagedProblem:
         """Return the same problem with functions of accuracy `COARSE`, if that is faster; layout and start agree."""

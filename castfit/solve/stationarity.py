@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.solve.fallback_thresholds import RESCUE
-from castfit.solve.residual_plausibility import sizes_in_units
+from castfit.solve.residual_plausibility import size_square
 from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, small, units_of_search
 
 if TYPE_CHECKING:
@@ -50,14 +50,13 @@ def still_falls(local: LocalProblem) -> tuple[str, ...]:
         if not local.finite:
             return ()  # nothing can be told
         step = local.within(1.0)
-        positions = local.condensed.positions
         if not small(staged, linear, step.decrease, RESCUE.stationary):
-            share = np.abs(local.condensed.rows.transposed(local.condensed.u) * step.dv[positions])
+            share = np.abs(local.gradient * step.dv[local.positions])
         else:
             share = _steepness(local)
             if share.max(initial=0.0) <= 1.0:
                 return ()
-    order = np.argsort(-share)[:_NAMED]
+    order, positions = np.argsort(-share)[:_NAMED], np.arange(linear.v.size)[local.positions]
     return tuple(staged.layout.describe(int(positions[j])) for j in order if share[j] >= _MATERIAL * share[order[0]])
 
 
@@ -100,12 +99,12 @@ def _steepness(local: LocalProblem) -> Array:
     staged, linear = local.staged, local.linearization
     if not _theta_alone(staged):
         return np.zeros(local.condensed.n_x)
-    positions = local.condensed.positions
+    positions = local.positions
     d = units_of_search(staged, linear.v)[positions]
-    slope = local.condensed.rows.transposed(local.condensed.u) * d
+    slope = local.gradient * d
     below, above = ((linear.v - staged.lower)[positions] / d, (staged.upper - linear.v)[positions] / d)
     held = (below <= _AT) & (slope > 0) | (above <= _AT) & (slope < 0)
-    allowed = _STEEP * max(_length(linear), 1.0) + local.condensed.rows.norms * d * _error(staged, linear)
+    allowed = _STEEP * max(_length(linear), 1.0) + local.norms * d * _error(staged, linear)
     return np.where(held, 0.0, np.abs(slope)) / allowed
 
 
@@ -125,4 +124,4 @@ def _length(linear: Evaluation) -> float:
 def _error(staged: StagedProblem, linear: Evaluation) -> float:
     """Return what errors of the integration are in the rows, in standard deviations."""
     part = max(_AMPLIFIED * staged.jitter, RESOLUTION)
-    return part * float(np.sqrt(sum(float(np.sum(s**2)) for s in sizes_in_units(staged, linear))))
+    return part * float(np.sqrt(size_square(staged, linear)))

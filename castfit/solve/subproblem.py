@@ -29,7 +29,7 @@ from castfit.solve.bounded_lsq import (
 )
 from castfit.solve.condensing import Condensed, condense, expand, recondense, theta_residuals, theta_rows
 from castfit.solve.matrices import FEW, Tall
-from castfit.solve.residual_plausibility import sizes_in_units
+from castfit.solve.residual_plausibility import size_square
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ FAINTEST = 1e-6
 GROWTH_LIMIT = 1e6
 """Growth of the nodes over a horizon above which `choose` leaves condensing."""
 
-_NONE = np.zeros(0)
+_NONE, _EVERY = np.zeros(0), slice(None)
 
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
@@ -148,12 +148,13 @@ class LocalProblem:
         """
         if not self._few and self.condensed.scale is not None:
             return self.condensed.scale
-        size = self._norms
+        size = self.norms
         size = np.maximum(size, FAINTEST * float((size * self._unit).max(initial=0.0)) / self._unit)
         return 1.0 / np.where(size > 0.0, size, 1.0)
 
     @cached_property
-    def _norms(self) -> Array:
+    def norms(self) -> Array:
+        """Lengths of the columns of E, (n_x,)."""
         return np.sqrt(np.einsum("ij,ij->j", self._E, self._E)) if self._few else self.condensed.rows.norms
 
     @cached_property
@@ -278,6 +279,16 @@ class LocalProblem:
         return self._holds[key]
 
     @property
+    def positions(self) -> Index | slice:
+        """Where the unknowns lie in v."""
+        return _EVERY if self._few else self.condensed.positions
+
+    @property
+    def gradient(self) -> Array:
+        """That of the cost of the linear model by the unknowns, (n_x,)."""
+        return self._u @ self._E if self._few else self.condensed.rows.transposed(self.condensed.u)
+
+    @property
     def condition(self) -> float:
         """Condition number of the column-scaled condensed Jacobian; an estimate where own unknowns are eliminated."""
         return self._hold(self._tied).condition if self._eliminates else self._singular[2]
@@ -313,9 +324,10 @@ class LocalProblem:
         A ridge of `RIDGE` makes it unique.
         """
         unit, ridge = self._unit, min(self._ridge, _LARGEST)
-        positions: Index | slice = slice(None) if self._few else self.condensed.positions
-        free = np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)
-        most = np.where(free, np.inf, radius) * unit
+        positions = self.positions
+        most = radius * unit
+        if self.staged.eliminated.size:
+            most[np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)] = np.inf
         local = self._unheld
         guess = np.zeros(unit.size, dtype=np.int8)
         if not local._eliminates:
@@ -333,7 +345,7 @@ class LocalProblem:
     @property
     def _ridge(self) -> float:
         with np.errstate(over="ignore"):
-            return RIDGE[0] + RIDGE[1] * float(((self._norms * self._unit) ** 2).sum())
+            return RIDGE[0] + RIDGE[1] * float(((self.norms * self._unit) ** 2).sum())
 
     @cached_property
     def _unheld(self) -> LocalProblem:
@@ -597,8 +609,7 @@ def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance:
     part = tolerance * linear.informing_square
     if decrease <= part:
         return True
-    rounding = sum(float(np.sum((RESOLUTION * s) ** 2)) for s in sizes_in_units(staged, linear))
-    return decrease <= part + rounding
+    return decrease <= part + RESOLUTION**2 * size_square(staged, linear)
 
 
 def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:

@@ -166,6 +166,14 @@ class Lean:
         group = np.concatenate([chain.group.ravel() for chain in layout.chains])
         self._group, self._grouped = group, np.flatnonzero(group >= 0)
         self._groups = group[self._grouped]
+        self._used = slice(None) if self._mask.all() else np.flatnonzero(self._mask)
+        self._used_of = [
+            slice(None) if self._mask[rows].all() else np.flatnonzero(self._mask[rows]) for rows in self._rows
+        ]
+        self._no_nodes = [
+            (np.empty((1, rows.stop - rows.start, 0)), np.empty((1, 0, chain.theta.size)))
+            for rows, chain in zip(self._rows, layout.chains, strict=True)
+        ]
         self._last: Reading | None = None
         self._flown: _Flown | None = None
         self._costs: dict[bytes, float | None] = {}
@@ -205,10 +213,10 @@ class Lean:
         if at is None:
             return None
         n = int(np.count_nonzero(self._mask))
-        inverse = at.inverse[self._mask] if isinstance(at.inverse, np.ndarray) else np.ones(n)
+        inverse = at.inverse[self._used] if isinstance(at.inverse, np.ndarray) else np.ones(n)
         prior, excess = at.prior.rows, at.prior.excess
         scale = np.concatenate([np.ones(prior.size), inverse])
-        return DenseResiduals(at.cost, np.concatenate([prior, at.r[self._mask]]), scale, at.sigma, prior.size, excess)
+        return DenseResiduals(at.cost, np.concatenate([prior, at.r[self._used]]), scale, at.sigma, prior.size, excess)
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
@@ -220,31 +228,30 @@ class Lean:
 
     def evaluation(self, v: Array, at: Reading) -> Evaluation:
         """Return a reading at v as the evaluation of a staged problem."""
-        prior, none, empty = at.prior, np.empty(0), np.empty((1, 0))
-        values = (
-            ChainValues(at.r[rows][None], none, empty, empty, empty, excess)
+        prior = at.prior
+        values = [
+            ChainValues(at.r[None, rows], _NONE, _EMPTY, _EMPTY, _EMPTY, excess)
             for rows, excess in zip(self._rows, at.beyond, strict=True)
-        )
+        ]
         return Evaluation(
             v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=at.sigma, excess=at.excess + prior.excess,
-            surplus=at.surplus, prior_excess=prior.excess, related_jacobian=np.empty((0, v.size)),
-            prior_curved=prior.curved,
+            surplus=at.surplus, prior_excess=prior.excess, related=_NONE,
+            related_jacobian=np.empty((0, v.size)), prior_curved=prior.curved,
         )  # fmt: skip
 
     def jacobians(self, at: Reading) -> tuple[tuple[Jacobians, ...], int, Index] | None:
-        """Return the derivatives per experiment, how many of these another integrator has integrated, and the steps.
+        """Return derivatives of standardised rows by experiment, how many another integrator has integrated, the steps.
 
         Of steps that is all and explicit ones (2,).  None where something cannot be computed.
         """
         found = self._by_theta(at)
         if found is None:
             return None
-        none, out = np.empty((1, 0, 0)), list[Jacobians]()
-        for block in found[0]:
-            n_r, n_q = block.shape
-            by_s, by_q = np.empty((1, n_r, 0)), np.empty((1, 0, n_q))
-            of_none = none, none, by_q
-            out.append(Jacobians(by_s, by_s, block[None], *of_none, *of_none, *of_none, by_q[0]))
+        inverse, out = at.inverse, list[Jacobians]()
+        for block, rows, (by_s, by_q) in zip(found[0], self._rows, self._no_nodes, strict=True):
+            own = block * inverse[rows, None] if isinstance(inverse, np.ndarray) else block
+            of_none = _NO_BLOCK, _NO_BLOCK, by_q
+            out.append(Jacobians(by_s, by_s, own[None], *of_none, *of_none, *of_none, by_q[0]))
         return tuple(out), found[1], found[2]
 
     def sweep(self, at: Reading) -> Sweep:
@@ -288,7 +295,7 @@ class Lean:
             self._flown = flown = _Flown(key, natural, y, by_n, tuple(found), x, z, g)
         parts = [block.measured.rows(flown.g[None, block.points]) for block in self._blocks]
         r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
-        if not np.isfinite(r[self._mask]).all():
+        if not np.logical_and.reduce(np.isfinite(r[self._used])):
             return None
         beyond = [excess for _, excess in parts] if len(parts) == len(self._chains) else [0.0] * len(self._chains)
         surplus = sum(beyond)
@@ -301,9 +308,7 @@ class Lean:
             sigma, of_sigma = likeliest_sigma(r[self._grouped], self._groups, layout, *self._given.sigma)
             inverse = np.append(1.0 / sigma, 1.0)[self._group]
             r, excess = r * inverse, of_sigma + surplus
-        squares = float(prior.rows @ prior.rows) + sum(
-            float(np.vdot(own, own)) for own in map(r.__getitem__, self._rows)
-        )
+        squares = float(prior.rows @ prior.rows) + sum([float(r[rows] @ r[rows]) for rows in self._rows])
         cost = 0.5 * squares + (excess + prior.excess)
         return Reading(flown, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, beyond, prior)
 
@@ -314,7 +319,7 @@ class Lean:
         dy = self._links.slopes_at(at.flown.by_n, slope)
         if dy is None:
             return None
-        n_p, n_y, rescued, steps = self._n_p, self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
+        n_y, rescued, steps = self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
         for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
@@ -322,18 +327,20 @@ class Lean:
             source, place = flight.directions
             seeds.reshape(-1)[place] = dy[source]
             seeds *= flight.size
-            found = flight.lanes.sensitivities(lanes, states, seeds[:, n_p:], seeds[:, :n_p])
+            found = flight.lanes.sensitivities(lanes, states, seeds)
             if found.failures:
                 return None
             rescued += len({*states.rescued, *found.rescued})
             steps += found.steps
-            by_x, by_z = found.dx / flight.size[:, None], found.dz / flight.size[:, None]
+            by_x = found.dx / flight.size[:, None]
+            by_z = found.dz / flight.size[:, None] if self._n_z else found.dz
             first, members = 0, cast("list[int]", flight.of.tolist())
             for i in members:
                 n = self._chains[i].stop - self._chains[i].start
                 w, some = self._given.moving[i].size, slice(first, first + n)
                 dx[i] = by_x[flight.lane[some], flight.at[some], :, :w]
-                dz[i] = by_z[flight.lane[some], flight.at[some], :, :w]
+                if self._n_z:
+                    dz[i] = by_z[flight.lane[some], flight.at[some], :, :w]
                 first += n
         blocks = self._chained(at, dy, dx, dz)
         return None if blocks is None else (blocks, rescued, steps)
@@ -355,9 +362,9 @@ class Lean:
             by_q = d[..., n_x + n_z :] @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
             moved = d[..., :n_x] @ dx[i]
             by_q[..., given.moving[i]] += moved + d[..., n_x : n_x + n_z] @ dz[i] if n_z else moved
-            mask = self._mask[self._rows[i]]
-            own = by_q.reshape(mask.size, n_q)
-            if not np.isfinite(own[mask]).all():
+            rows = self._rows[i]
+            own = by_q.reshape(rows.stop - rows.start, n_q)
+            if not np.logical_and.reduce(np.isfinite(own[self._used_of[i]]), axis=None):
                 return None
             out.append(own)
         return out
@@ -367,16 +374,18 @@ class Lean:
         row = at.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
         E[:row] = at.prior.jacobian.dense
-        for chain, rows, block in zip(self._given.layout.chains, self._rows, blocks, strict=True):
+        parts = zip(self._given.layout.chains, self._rows, self._used_of, blocks, strict=True)
+        for chain, rows, of_rows, block in parts:
             own = block * at.inverse[rows, None] if isinstance(at.inverse, np.ndarray) else block
-            used = own[self._mask[rows]]
+            used = own[of_rows]
             E[row : row + len(used), chain.theta] = used
             row += len(used)
-        u = np.concatenate([at.prior.rows, at.r[self._mask]])
+        u = np.concatenate([at.prior.rows, at.r[self._used]])
         return DenseRows(v.copy(), at.cost, at.half_square, u, E)
 
 
 _REMEMBERED = 4
+_NONE, _EMPTY, _NO_BLOCK = np.empty(0), np.empty((1, 0)), np.empty((1, 0, 0))
 
 
 def _flights(given: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Flight, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -46,6 +46,7 @@ from castfit.solve.staged import (
     StagedProblem,
     lay_out,
     locked,
+    same_point,
 )
 from castfit.transcribe.adjoint import by_adjoint, gradient_by_adjoint
 from castfit.transcribe.dense_single_shooting import Given, Lean, Reading
@@ -241,6 +242,7 @@ class ShootingProblem(TranscribedProblem):
             chains.append(replace(chain, staging=staging, measured=measured_by(problem, i, staging)))
         other = self._apart()
         other.problem, other._here = problem, chains
+        vars(other).pop("size_squares", None)
         other._laid = {tuple(id(chain) for chain in chains): replace(laid, chains=tuple(chains))}
         other._lean = other, lean.measuring(problem, chains)
         return other
@@ -513,7 +515,7 @@ class ShootingProblem(TranscribedProblem):
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
-        if self._linear is None or not np.array_equal(self._linear.v, v):
+        if self._linear is None or not same_point(self._linear.v, v):
             self._linear = self._linearize(v)
         return self._linear
 
@@ -562,9 +564,10 @@ class ShootingProblem(TranscribedProblem):
         lean = self.steep if isinstance(at, Reading) else None
         of_all = lean.jacobians(at) if lean is not None and isinstance(at, Reading) else None
         measured = [chain.measured for chain in self._here]
-        if of_all is not None:
+        if of_all is not None:  # rows of it are standardised, and nothing is eliminated
             found, self._taken_over, self._steps = of_all
-            return self._linearization(evaluation, found, (), measured, lambda: self._seen(evaluation.v))
+            information = self._reweighing(measured, lambda: self._seen(evaluation.v))
+            return evaluation.extended(Linearization, jacobians=found, information=information)
         evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
         with self._silently():
@@ -941,10 +944,7 @@ class ShootingProblem(TranscribedProblem):
             return self
         owner, known = self._coarser  # of a problem that this is a copy of, it would have other bounds
         if owner is not self or known is None:
-            factor = COARSE / options.relative_tolerance
-            absolute = min(options.absolute_tolerance * factor, COARSE)
-            asked = replace(options, relative_tolerance=COARSE, absolute_tolerance=absolute)
-            known = self.integrated_by(asked)
+            known = self.integrated_by(_coarser(options))
             self._coarser = self, known
         return known
 
@@ -965,6 +965,12 @@ class ShootingProblem(TranscribedProblem):
                 stop = run.integrator.locate_failure(run.lanes, failure.lane)
                 return f"{self.layout.chains[i].name}: {stop.sentence}"
         return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
+
+
+@cache
+def _coarser(options: IntegratorOptions) -> IntegratorOptions:
+    absolute = min(options.absolute_tolerance * (COARSE / options.relative_tolerance), COARSE)
+    return replace(options, relative_tolerance=COARSE, absolute_tolerance=absolute)
 
 
 def _at_points(chain: Segments, of_p: Array, of_e: Array) -> Array:

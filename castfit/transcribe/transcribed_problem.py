@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from castfit.problem.parameter_map import Natural
     from castfit.transcribe.observation import Measured
 
+
+_TINY = float(np.finfo(float).tiny)
 
 RESOLUTION = 1e-10
 """No sigma is taken for smaller than this fraction of the data: what integration and rounding leave of exact data."""
@@ -149,13 +152,21 @@ class TranscribedProblem(StagedProblem):
         seen: Callable[[], Iterable[tuple[Measured, Array]]],
     ) -> Linearization:
         """Add derivatives of rows that are weighted only; `seen` observes the point once more, for statistics."""
-        reweighted = any(m.reweighted for m in measured)
         return at.extended(
             Linearization,
             failures=(*at.failures, *failures),
             jacobians=standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), at.sigma),
-            information=(lambda: tuple(m.information(g) for m, g in seen())) if reweighted else None,
+            information=self._reweighing(measured, seen),
         )
+
+    @staticmethod
+    def _reweighing(
+        measured: Iterable[Measured], seen: Callable[[], Iterable[tuple[Measured, Array]]]
+    ) -> Callable[[], tuple[Array, ...]] | None:
+        """Return what `Linearization.information` is, where rows are weighted anew for statistics."""
+        if not any([m.reweighted for m in measured]):
+            return None
+        return lambda: tuple(m.information(g) for m, g in seen())
 
     def _unlinked(self, v: Array, naturals: Sequence[Natural], *, slopes: bool = False) -> list[Failure]:
         """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
@@ -263,13 +274,15 @@ def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceil
 
 def likeliest_sigma(r: Array, group: Index, layout: Layout, floor: Array, ceiling: Array) -> tuple[Array, float]:
     """Return the most likely sigma of each group (n_groups,) of rows r (n,), and what these cost."""
-    largest = np.full(layout.n_groups, np.finfo(float).tiny)
-    if largest.size == 1:
-        largest = np.maximum(largest, np.abs(r).max(initial=0.0))
-        squares = np.sum((r / largest) ** 2)
-    else:
-        np.maximum.at(largest, group, np.abs(r))
-        squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
+    if layout.n_groups == 1:
+        n = int(layout.group_sizes[0])
+        most = float(np.maximum.reduce(np.abs(r), initial=_TINY))
+        found = most * sqrt(float(np.add.reduce((r / most) ** 2)) / max(n, 1)) if isfinite(most) else np.nan
+        one = min(max(found, float(floor[0])), float(ceiling[0])) if isfinite(found) else 1.0
+        return np.array([one]), n * (log(one) - 0.5)
+    largest = np.full(layout.n_groups, _TINY)
+    np.maximum.at(largest, group, np.abs(r))
+    squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
     sigma = np.clip(largest * np.sqrt(squares / np.maximum(layout.group_sizes, 1)), floor, ceiling)
     sigma = np.where(np.isfinite(sigma), sigma, 1.0)  # where a stage failed
     return sigma, float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))

@@ -55,7 +55,8 @@ def test_lanes_laid_once_are_integrated_as_others(model, watch):
         expected = integrator.values(given)
         assert same(states, expected)
         seeds = identity_seeds(given)
-        assert same(repeated.sensitivities(here, states, *seeds), integrator.sensitivities(given, expected, *seeds))
+        both = np.concatenate(seeds[::-1], axis=1)
+        assert same(repeated.sensitivities(here, states, both), integrator.sensitivities(given, expected, *seeds))
 
 
 def test_lanes_that_fail_are_explained_and_rescued_as_others():
@@ -71,7 +72,7 @@ def test_lanes_that_fail_are_explained_and_rescued_as_others():
     assert [failure.lane for failure in states.failures] == [1]
     assert same(states, expected)
     seeds = identity_seeds(lanes)
-    found = RepeatedLanes(integrator, lanes).sensitivities(here, states, *seeds)
+    found = RepeatedLanes(integrator, lanes).sensitivities(here, states, np.concatenate(seeds[::-1], axis=1))
     assert same(found, integrator.sensitivities(lanes, expected, *seeds))
     assert np.isfinite(found.dx[[0, 2]]).all()
 

@@ -12,6 +12,7 @@ import castfit as cf
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.esdirk_binding import obstacle
 from castfit.problem.compiled_problem import Posed
+from castfit.solve.subproblem import LocalProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything
@@ -175,3 +176,30 @@ def test_copies_have_their_own() -> None:
 def test_problems_in_which_something_happens_go_the_long_way() -> None:
     assert staged_of(everything()).steep is None
     assert SingleShooting(IntegratorOptions("cvodes")).transcribe(several().posed, several().guess).steep is None
+
+
+@pytest.mark.parametrize("room", [np.inf, 1e-3])
+@pytest.mark.parametrize("name", CASES)
+def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, room: float) -> None:
+    staged = staged_of(CASES[name]())
+    start = staged.start
+    staged = staged.restricted(
+        lower=np.maximum(staged.lower, start - room), upper=np.minimum(staged.upper, start + room)
+    )
+    linear, near = staged.linearize(start), staged.evaluate(np.clip(start + 1e-3, staged.lower, staged.upper))
+    few, condensed = (LocalProblem(staged, linear, regularisation=1e-9) for _ in range(2))
+    assert few._few == (start.size <= 8)
+    condensed._few = False
+    held = np.full(start.size, 0.3)
+    for step in (
+        LocalProblem.direction, lambda local: local.direction(damping=held), lambda local: local.within(0.1),
+        lambda local: local.correction(near),
+    ):  # fmt: skip
+        one, other = step(few), step(condensed)
+        assert "condensed" not in vars(few) or start.size > 8
+        for part in ("dv", "predicted", "decrease", "bound_multipliers", "residuals", "feasible"):
+            np.testing.assert_allclose(getattr(one, part), getattr(other, part), rtol=1e-8, atol=1e-12, err_msg=part)
+        assert (one.active.variables == other.active.variables).all()
+    assert few.promise == pytest.approx(condensed.promise, rel=1e-9)
+    assert few.condition == pytest.approx(condensed.condition, rel=1e-9)
+    np.testing.assert_allclose(few.gradient, condensed.gradient, rtol=1e-9)
