@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import castfit
-from castfit._support.status import InputError, Status, suggest
+from castfit._support.status import InputError, Status, check, suggest
 from castfit.cli.command import Command, say
 from castfit.cli.fit import FitCall, add_fit
 
@@ -18,7 +18,8 @@ _FINE = 101  # times of the default grid
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--budget", metavar="B", type=float, required=True, help="how many values, if each costs 1")
+    parser.add_argument("--budget", metavar="B", type=float, help="how many values, if each costs 1")
+    parser.add_argument("--price", metavar="P", type=float, help="what a value must be worth in the criterion")
     parser.add_argument("--times", metavar="A:B:N", help="N times from A to B (default: 101 over the experiment)")
     parser.add_argument("--outputs", metavar="Y,Y", help="what to measure (default: what is measured)")
     parser.add_argument("--experiment", metavar="NAME", default="", help="which one to repeat (default: the first)")
@@ -38,31 +39,24 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Fit unless told not to, and print the design."""
     asked = FitCall.of(arguments)
-    problem = asked.source.problem
+    problem, mistakes = asked.source.problem, list[str]()
+    candidate = _candidate(arguments, problem, mistakes)
+    over, estimated = _listed(arguments.over), problem.names
+    mistakes += [f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in over or () if n not in estimated]
+    for what, value in (("--budget", arguments.budget), ("--price", arguments.price)):
+        if value is not None and not 0.0 < value < math.inf:
+            mistakes.append(f"{what} is {value:g}; give a positive number")
+    if arguments.budget is None and arguments.price is None:
+        mistakes.append("how much is to be measured? Give --budget, or --price")
+    check("castfit design", mistakes)
     known = problem if arguments.guess else asked.run(max_time=arguments.max_time)
     if isinstance(known, castfit.Result):
         if known.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         say(f"{known!r}", sys.stdout)
-    names = [c.name for c in problem.conditions]
-    if arguments.experiment and arguments.experiment not in names:
-        raise InputError("design", [f"'{arguments.experiment}' is no experiment; choose one of {', '.join(names)}"])
-    condition = problem.conditions[names.index(arguments.experiment or names[0])]
-    chosen = _choices(arguments.choose, problem.own_model)
-    candidate = castfit.Candidate(
-        _times(arguments.times, condition.start, condition.end),
-        _listed(arguments.outputs),
-        experiment=condition.name,
-        spacing=arguments.spacing,
-        sigma=arguments.sigma,
-        name="next",
-        initial=chosen.get("initial"),
-        parameters=chosen.get("parameters"),
-        inputs=chosen.get("inputs"),
-    )
     found = castfit.design(
-        known, candidate, budget=arguments.budget, criterion=arguments.criterion, over=_listed(arguments.over),
-        rng=arguments.seed,
+        known, candidate, budget=arguments.budget, price=arguments.price or 0.0, criterion=arguments.criterion,
+        over=over, rng=arguments.seed,
     )  # fmt: skip
     say(found.summary(), sys.stdout)
     if arguments.plot:
@@ -76,35 +70,58 @@ def _listed(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _times(text: str | None, start: float, end: float) -> np.ndarray:
-    """Read a grid; the default leaves out the start, where nothing has moved yet."""
-    if text is None:
-        return np.linspace(start, end, _FINE)[1:]
+def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes: list[str]) -> Any:
+    """Read what could be measured; None where something is wrong."""
+    conditions = {c.name: c for c in problem.conditions}
+    name, outputs = arguments.experiment or next(iter(conditions)), _listed(arguments.outputs)
+    if name not in conditions:
+        mistakes.append(f"--experiment: '{name}' is none: {suggest(name, conditions)}")
+    model = problem.own_model
+    unknown = [o for o in outputs or () if o not in model.output_names]
+    mistakes += [f"--outputs: '{o}' is none: {suggest(o, model.output_names)}" for o in unknown]
+    condition = conditions.get(name) or next(iter(conditions.values()))
+    times = _times(arguments.times, condition.start, condition.end, mistakes)
+    chosen = _choices(arguments.choose, model, mistakes)
     try:
-        first, last, count = text.split(":")
+        return castfit.Candidate(
+            times, outputs, experiment=name, spacing=arguments.spacing, sigma=arguments.sigma, name="next",
+            initial=chosen["initial"], parameters=chosen["parameters"], inputs=chosen["inputs"],
+        )  # fmt: skip
+    except InputError as error:
+        mistakes += error.problems
+        return None
+
+
+def _times(text: str | None, start: float, end: float, mistakes: list[str]) -> np.ndarray:
+    """Read a grid; the default leaves out the start, where nothing has moved yet."""
+    try:
+        first, last, count = (text or "").split(":")
         return np.linspace(float(first), float(last), int(count))
     except ValueError:
-        raise InputError("design", [f"--times is '{text}'; give A:B:N, such as 0:20:201"]) from None
+        mistakes += [] if text is None else [f"--times is '{text}'; give A:B:N, such as 0:20:201"]
+        return np.linspace(start, end, _FINE)[1:]
 
 
-def _choices(given: list[str], model: castfit.Model) -> dict[str, dict[str, Any]]:
+def _choices(given: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:
     """Read what is to be chosen, by where it belongs."""
-    found: dict[str, dict[str, Any]] = {}
-    every = {"inputs": model.inputs, "parameters": model.parameters, "initial": model.states}
+    found: dict[str, dict[str, Any]] = {"inputs": {}, "parameters": {}, "initial": {}}
+    every = dict(zip(found, (model.inputs, model.parameters, model.states), strict=True))
     for text in given:
         name, _, bounds = text.partition("=")
         where = next((where for where, names in every.items() if name in names), "")
-        try:
-            low, high, *pieces = bounds.split(":")
-            numbers = float(low), float(high), int(pieces[0]) if pieces else 1
-        except ValueError:
-            raise InputError(
-                "design", [f"--choose is '{text}'; give NAME=A:B or NAME=A:B:N, such as T=300:700:8"]
-            ) from None
         if not where:
             known = [n for names in every.values() for n in names]
-            raise InputError("design", [f"--choose: '{name}' is no input, parameter or state: {suggest(name, known)}"])
-        found.setdefault(where, {})[name] = castfit.choose(*numbers[:2], pieces=numbers[2])
+            mistakes.append(f"--choose: '{name}' is no input, parameter or state: {suggest(name, known)}")
+        try:
+            low, high, *pieces = bounds.split(":")
+            numbers, (count,) = (float(low), float(high)), map(int, pieces or ["1"])
+        except ValueError:
+            mistakes.append(f"--choose is '{text}'; give NAME=A:B or NAME=A:B:N, such as T=300:700:8")
+            continue
+        try:
+            found.get(where, {})[name] = castfit.choose(*numbers, pieces=count)
+        except InputError as error:
+            mistakes += [f"--choose {name}: {problem}" for problem in error.problems]
     return found
 
 

@@ -179,7 +179,8 @@ def _certificate(axes: Any, found: Design) -> None:
         _schedules(axes, found)
         return
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = found.relaxed.sensitivity / (found.relaxed.y @ bought.offers.A)
+        price = bought.offers.price  # of which the sensitivity is what is left
+        share = (found.relaxed.sensitivity + price) / (found.relaxed.y @ bought.offers.A + price)
     free = share[~np.isfinite(bought.offers.u) & np.isfinite(share)]
     share = share / max(1.0, float(free.max(initial=0.0)))  # prices are as high as the certificate takes them
     for line in np.unique(bought.at.line):
@@ -228,8 +229,10 @@ def _budgets(axes: Any, found: Design) -> None:
     offers, known = found.bought.offers, found.known
     sizes: list[float] = []
     errors: list[Array] = []
-    for factor in _BUDGETS if found.criterion != "T" and len(offers.J) == 1 and offers.b.size else ():
-        best = relaxed(found.goal, replace(offers, b=offers.b * factor), 1e-5) if not found.reordered else None
+    priced = found.bought.price > 0.0 and not found.bought.limited
+    for factor in _BUDGETS if found.criterion != "T" and len(offers.J) == 1 and (offers.b.size or priced) else ():
+        other = replace(offers, price=offers.price * factor) if priced else replace(offers, b=offers.b * factor)
+        best = relaxed(found.goal, other, 1e-5) if not found.reordered else None
         if best is not None:
             covariance = np.asarray(np.linalg.inv(offers.information(best.w)[0]), dtype=float)
             sizes.append(factor)
@@ -244,4 +247,4 @@ def _budgets(axes: Any, found: Design) -> None:
     axes.set_ylim(0, (1.6 if many else 1.1) * np.max(errors))  # room for the names
     axes.legend(fontsize=6 if many else 7, frameon=False, ncols=2 if many else 1, loc="upper right")
     heading(axes, "standard deviation (%)", pad=4)
-    labels(axes, "budget, times this one", size=8, labelpad=1)
+    labels(axes, "price, times this one" if priced else "budget, times this one", size=8, labelpad=1)

@@ -209,6 +209,13 @@ def _below(above: Array, nu: float) -> float:
     return gap
 
 
+def standard_deviations(M: Array) -> Array:
+    """Return the standard deviations (S, n) of informations (S, n, n); huge ones of what is hardly known."""
+    size = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
+    inverse = np.linalg.inv(M / (size[:, :, None] * size[:, None, :]))
+    return np.sqrt(np.abs(np.diagonal(inverse, axis1=1, axis2=2))) / size
+
+
 @cache
 def _lower(n: int) -> tuple[Index, Index]:
     """Return rows and columns of the lower triangle."""

@@ -31,13 +31,20 @@ from castfit._support.time_limit import Stopped, watched
 from castfit.drive.design.best_choices import ChoiceSearch, chosen_design, path_constraints
 from castfit.drive.design.candidate import Candidate
 from castfit.drive.design.choices import choices_of, places_of
-from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion, InformationCriterion
+from castfit.drive.design.criteria import (
+    ACriterion,
+    DCriterion,
+    ECriterion,
+    InformationCriterion,
+    standard_deviations,
+)
 from castfit.drive.design.discrimination import Discrimination, discriminated
 from castfit.drive.design.exact import exact as exact_design
-from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
+from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign, relaxed
 from castfit.drive.design.knowledge import UNKNOWN, Knowledge, knowledge
-from castfit.drive.design.proposal import Design, deviations, with_remarks
+from castfit.drive.design.proposal import Design, deviations, remarks_of
 from castfit.drive.design.purchases import Purchases, purchases
+from castfit.drive.design.simple_schedules import EQUIDISTANT, simple_designs
 from castfit.drive.design.times_between import moved_times
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
@@ -124,7 +131,8 @@ def design(
     exact : bool
         Whether whole numbers are wanted; False for weights.
     price : float
-        What a unit of cost counts in the criterion: nothing is bought that is not worth it.
+        What a unit of cost counts in the criterion: nothing is bought that is not worth it.  Without a budget it alone
+        decides on the size of the experiment; for "D" then no more than the number of quantities over it is spent.
     population : Population, optional
         How own parameters of a Problem vary between subjects: then candidates are groups, and what is bought are
         subjects, each measured at the candidate's times, or at ``per_subject`` of them that are chosen.
@@ -177,6 +185,8 @@ def design(
         check("design", [f"candidates are {text(candidates)}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
+    ends = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
+    priced = ends and is_within(price, 0.0, 1e300, strictly=True)
     mixed = population is not None or isinstance(known, MixedEffectsResult)
     choices = choices_of(given, mistakes)
     if mixed:
@@ -198,13 +208,15 @@ def design(
             found: Knowledge = population_knowledge(known, population, given, mistakes)
         else:
             found = knowledge(known, given, mistakes, samples=samples, chosen=numbers)
-        return found, purchases(found, budget, float(price), distinct, mistakes)
+        return found, purchases(found, budget, float(price), distinct, mistakes, priced=priced)
 
     found, bought = at({c.name: c.middle for c in choices})
     mistakes += _choice_mistakes(
         found, given, criterion, {"constraints": constraints, "starts": starts, "worst": worst}
     )
     rules = path_constraints(constraints, found, choices, mistakes) if choices else []
+    if worst and price and criterion != "D":
+        mistakes.append("what worst=True makes small has no unit but for 'D'; leave price= out, or give a budget")
     if worst and len(found.thetas) == 1:
         mistakes.append("the worst case is one among draws; give cf.sample(result) or a bootstrap, or leave worst out")
     if bought is not None and exact and not bought.affordable:
@@ -255,35 +267,48 @@ def _against(
     known: Knowledge, bought: Purchases, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
 ) -> Design:
     """Return the design that tells the model from rivals."""
-    offers = bought.offers
-    found = discriminated(
-        known, bought, criterion, known.candidates,
-        exact=exact, evenly=lambda counts: _equidistant(known, bought, offers, counts), rng=rng, stop=stop,
-    )  # fmt: skip
-    value, bound = -found.value, min(found.relaxed.bound, -found.value)
-    evenly = _equidistant(known, bought, offers, found.counts) if exact else None
+    found = discriminated(known, bought, criterion, exact=exact, rng=rng, stop=stop)
+    simple = {name: (of, value / -found.relaxed.bound) for name, (of, value) in found.simple.items()}
     said = f"The nearest rival of {found.fits} fits misses these values by chi2 = {found.value:.4g} beyond the noise"
-    said += f" (equidistant: {found.evenly:.4g})." if np.isfinite(found.evenly) else "."
-    return with_remarks(
-        Design(
-            criterion="T",
-            weights=found.relaxed.w,
-            counts=found.counts,
-            value=value,
-            bound=bound,
-            efficiency=value / bound if bound < 0.0 else 1.0,
-            before=deviations(known, offers.M0),
-            after=deviations(known, offers.information(found.counts)),
-            equidistant={} if evenly is None else deviations(known, offers.information(evenly)),
-            equidistant_efficiency=-found.evenly / bound if bound < 0.0 else np.nan,
-            exact=exact,
-            goal=found.goal,
-            known=known,
-            bought=bought,
-            relaxed=found.relaxed,
-        ),
-        [said],
+    if EQUIDISTANT in found.simple:
+        said += f" (equidistant: {found.simple[EQUIDISTANT][1]:.4g})"
+    return _proposed(
+        known, bought, found.goal, found.relaxed, found.counts, value=-found.value, simple=simple,
+        remarks=[f"{said}."], exact=exact, criterion="T",
+    )  # fmt: skip
+
+
+def _proposed(
+    known: Knowledge,
+    bought: Purchases,
+    goal: DesignGoal,
+    found: RelaxedDesign,
+    counts: Array,
+    *,
+    value: float,
+    simple: Mapping[str, tuple[Array, float]],
+    remarks: Sequence[str],
+    **fields: Any,
+) -> Design:
+    """Return a design with all that is to be said of it."""
+    bound, information = min(found.bound, value), bought.offers.information
+    design = Design(
+        weights=found.w,
+        counts=counts,
+        value=value,
+        bound=bound,
+        efficiency=goal.efficiency(value, bound),
+        before=deviations(known, bought.offers.M0),
+        after=deviations(known, information(counts)),
+        simple={name: deviations(known, information(of)) for name, (of, _) in simple.items()},
+        simple_efficiency={name: reached for name, (_, reached) in simple.items()},
+        goal=goal,
+        known=known,
+        bought=bought,
+        relaxed=found,
+        **fields,
     )
+    return replace(design, remarks=(*remarks_of(design), *remarks))
 
 
 def _designed(
@@ -316,42 +341,26 @@ def _designed(
     if found is None:
         raise InputError("design", ["all candidates together leave the information singular; give more of them"])
     # What is left of weights where nothing is measured says nothing, and is not listed.
-    counts, remarks = np.where(found.w > _UNUSED * found.w.max(), found.w, 0.0), list[str]()
+    counts = np.where(found.w > _UNUSED * found.w.max(), found.w, 0.0)
     if exact:
         counts = exact_design(goal, offers, bought.at, found.w, rng=rng, stop=stop)
         with suppress(Stopped):
             move = groups.moved_schedules if groups else moved_times
             moved = None if worst else move(known, bought, goal, counts, order)
             bought, offers = (bought, offers) if moved is None else moved
+
+    def valued(counts: Array) -> float:
+        return float(goal.values(offers.information(counts)) + offers.price @ counts)
+
     known = groups.told(known, counts) if groups else known
-    value = float(goal.values(offers.information(counts)) + offers.price @ counts)
-    after = deviations(known, bought.offers.information(counts))
-    _require_reached(known, goal, offers, counts, after, exact=exact)
-    evenly = _equidistant(known, bought, offers, counts) if exact else None
-    even = np.nan if evenly is None else float(goal.values(offers.information(evenly)) + offers.price @ evenly)
-    if stop():
-        remarks.append("The limit of time was reached: this is the best so far.")
-    bound = min(found.bound, value)
-    return with_remarks(
-        Design(
-            criterion=criterion.name,
-            weights=found.w,
-            counts=counts,
-            value=value,
-            bound=bound,
-            efficiency=goal.efficiency(value, bound),
-            before=deviations(known, bought.offers.M0),
-            after=after,
-            equidistant={} if evenly is None else deviations(known, bought.offers.information(evenly)),
-            equidistant_efficiency=goal.efficiency(even, bound) if np.isfinite(even) else np.nan,
-            exact=exact,
-            goal=goal,
-            known=known,
-            bought=bought,
-            relaxed=found,
-        ),
-        remarks,
-    )
+    _require_reached(known, goal, offers, counts, exact=exact)
+    simple = simple_designs(known, bought, counts) if exact else {}
+    bound = min(found.bound, valued(counts))
+    return _proposed(
+        known, bought, goal, found, counts, value=valued(counts), exact=exact, criterion=criterion.name,
+        simple={name: (of, goal.efficiency(valued(of), bound)) for name, of in simple.items()},
+        remarks=["The limit of time was reached: this is the best so far."] if stop() else [],
+    )  # fmt: skip
 
 
 def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
@@ -415,7 +424,7 @@ def _order(known: Knowledge, criterion: InformationCriterion, over: Any) -> Inde
 def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, order: Index) -> None:
     """Refuse what even all candidates together cannot do."""
     cap = np.where(np.isfinite(offers.u), offers.u, 1.0)
-    reached = deviations_in(offers.information(cap))[np.argsort(order)]
+    reached = standard_deviations(offers.information(cap)).max(axis=0)[np.argsort(order)]
     matters = _matter(goal.criterion, len(known.names))[np.argsort(order)]
     names = np.array(known.names)
     blind = ~(offers.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
@@ -442,19 +451,10 @@ def _matter(criterion: InformationCriterion, n: int) -> Mask:
     return np.ones(n, dtype=bool)
 
 
-def deviations_in(M: Array) -> Array:
-    """Return standard deviations (n,), the largest of all samples."""
-    size = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
-    inverse = np.linalg.inv(M / (size[:, :, None] * size[:, None, :]))
-    return np.max(np.sqrt(np.abs(np.diagonal(inverse, axis1=1, axis2=2))) / size, axis=0)
-
-
-def _require_reached(
-    known: Knowledge, goal: DesignGoal, offers: Offers, counts: Array, after: Mapping[str, float], *, exact: bool
-) -> None:
+def _require_reached(known: Knowledge, goal: DesignGoal, offers: Offers, counts: Array, *, exact: bool) -> None:
     """Refuse a budget that buys less than what is asked."""
     matters = _matter(goal.criterion, len(known.names))
-    lost = matters & (deviations_in(offers.information(counts)) > UNKNOWN)
+    lost = matters & (standard_deviations(offers.information(counts)).max(axis=0) > UNKNOWN)
     if isinstance(goal.criterion, ACriterion) and goal.criterion.K.shape[1] == 1:
         lost = np.array(
             [float(goal.values(offers.information(counts))) > UNKNOWN**2 * float(np.sum(goal.criterion.K**2))]
@@ -488,19 +488,3 @@ def _worst(goal: DesignGoal, offers: Offers, stop: Any) -> tuple[DesignGoal, Off
     return DesignGoal(
         goal.criterion, np.full(best.size, 1.0 if isinstance(goal.criterion, ACriterion) else -1.0), _SOFT[0]
     ), scaled
-
-
-def _equidistant(known: Knowledge, bought: Purchases, offers: Offers, counts: Array) -> Array | None:
-    """Return as many measurements at equidistant times, evenly among outputs and experiments; None if none fit."""
-    if (bought.time < 0).any():
-        return known.evenly(offers, counts)
-    lines = np.unique(bought.at.line)
-    each, more = divmod(int(counts.sum()), lines.size)
-    out = np.zeros_like(counts)
-    for i, line in enumerate(lines):
-        own = np.flatnonzero(bought.at.line == line)
-        times, n = bought.at.time[own], each + (i < more)
-        first, last = times.min(), times.max()
-        for wanted in (first + (last - first) * (j + 1) / n for j in range(n)):
-            out[own[np.argmin(np.abs(times - wanted))]] += 1.0
-    return out if np.all(offers.A @ out <= offers.b * (1 + 1e-9)) and counts.sum() else None

@@ -15,7 +15,7 @@ way between it and the best design so far, which ends the wandering that plain c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +30,12 @@ from castfit.drive.design.criteria import ECriterion
 from castfit.drive.design.exact import exact as exact_design
 from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign
 from castfit.drive.design.knowledge import Knowledge, knowledge
+from castfit.drive.design.simple_schedules import simple_designs
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
 from castfit.simulate.output_sensitivities import responses
 
 if TYPE_CHECKING:
-    from castfit.drive.design.candidate import Candidate
     from castfit.drive.design.purchases import Purchases
 
 _ROUNDS = 60
@@ -98,13 +98,13 @@ def discriminate(*rivals: Result | Problem) -> Discrimination:
 
 @dataclass(frozen=True, eq=False)
 class DiscriminatingDesign:
-    """A design against rivals: counts, T there, that at equidistant times, the relaxed design, and fits made."""
+    """A design against rivals: counts, T there, simple designs with theirs, the relaxed design, and fits made."""
 
     counts: Array
     value: float
     relaxed: RelaxedDesign
     goal: DesignGoal
-    evenly: float
+    simple: dict[str, tuple[Array, float]]
     fits: int
 
 
@@ -216,15 +216,13 @@ def discriminated(
     known: Knowledge,
     bought: Purchases,
     criterion: Discrimination,
-    candidates: Sequence[Candidate],
     *,
     exact: bool,
-    evenly: Callable[[Array], Array | None],
     rng: np.random.Generator,
     stop: Callable[[], bool],
 ) -> DiscriminatingDesign:
     """Choose what tells the model from its rivals."""
-    rivals = [_rival(known, bought, rival, candidates, rng) for rival in criterion.rivals]
+    rivals = [_rival(known, bought, rival, rng) for rival in criterion.rivals]
     offers = bought.offers
     planes: list[tuple[float, Array]] = []
 
@@ -247,10 +245,9 @@ def discriminated(
     counts = best
     if exact:
         counts, value = _whole(offers, bought, best, planes, nearest, rng, stop)
-    even = evenly(counts) if exact else None
-    even_value = np.nan if even is None else nearest(even)
-    goal = DesignGoal(ECriterion(1))
-    return DiscriminatingDesign(counts, value, relaxed, goal, even_value, sum(r.fits for r in rivals))
+    simple = simple_designs(known, bought, counts) if exact else {}
+    beside = {name: (of, nearest(of)) for name, of in simple.items()}
+    return DiscriminatingDesign(counts, value, relaxed, DesignGoal(ECriterion(1)), beside, sum(r.fits for r in rivals))
 
 
 def _whole(
@@ -299,9 +296,7 @@ def _first(offers: Offers) -> Array:
     return np.minimum(w * (most if np.isfinite(most) else 1.0), offers.u)
 
 
-def _rival(
-    known: Knowledge, bought: Purchases, given: Any, candidates: Sequence[Candidate], rng: np.random.Generator
-) -> _Rival:
+def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Generator) -> _Rival:
     """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
     from castfit.drive.design.candidate import with_fields
 
@@ -310,8 +305,8 @@ def _rival(
     outputs = {o for c in known.candidates for o in c.outputs}
     lacking = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
     check("discriminate", [f"the rival has no output '{o}'; give it one of that name" for o in lacking])
-    named = zip(candidates, known.candidates, known.labels, strict=True)
-    own = [with_fields(c, outputs=full.outputs, name=label, sigma={"": 1.0}) for c, full, label in named]
+    named = zip(known.candidates, known.labels, strict=True)
+    own = [with_fields(c, name=label, sigma={"": 1.0}) for c, label in named]
     rival = knowledge(given, own, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.posed.conditions}
     measured = known.fitted and rival.fitted

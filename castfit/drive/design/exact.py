@@ -126,7 +126,7 @@ class _Exchange:
     def rounded(self, w: Array) -> Array:
         """Return whole numbers near w that fit."""
         offers, costs = self.offers, self.offers.A[:, w > 0]
-        even = len(offers.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max()
+        even = len(offers.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max() and not offers.price.any()
         if even and w.sum() > 0 and not np.isfinite(offers.u).any():
             return rounded_weights(w, int(offers.b[0] / costs.max() + 1e-9))
         counts = np.zeros_like(w)
@@ -210,11 +210,10 @@ class _Exchange:
             trial = counts.copy()
             trial[list(out)] -= 1.0
             free, values = self._entering(trial)
-            if not free.size:
-                continue
-            trial[free[np.argmin(values)]] += 1.0
-            trial = self.filled(trial)
-            here, least = self.value(trial), value if best is None else best[1]
-            if here < least - _BETTER * max(1.0, abs(least) if np.isfinite(least) else 1.0):
-                best = trial, here
+            trials = [trial] if self.offers.price.any() else []  # what is not worth its price has no successor
+            trials += [trial + (np.arange(trial.size) == free[np.argmin(values)])] if free.size else []
+            for trial in map(self.filled, trials):
+                here, least = self.value(trial), value if best is None else best[1]
+                if here < least - _BETTER * max(1.0, abs(least) if np.isfinite(least) else 1.0):
+                    best = trial, here
         return best

@@ -222,6 +222,9 @@ def relaxed(
     start (N,) : weights within all bounds
     stop : asked before each step
     """
+    if (ended := _with_end(goal, offers)) is not offers:
+        found = relaxed(goal, ended, tolerance, start, stop)
+        return found and replace(found, y=found.y[:-1])
     found = _solved(goal, offers, tolerance, start, stop)
     if found is None or found.gap <= tolerance * _scale(goal, found.value) or stop():
         return found
@@ -245,6 +248,22 @@ def relaxed(
 
         found = sharpened(offers, found, few, tolerance)
     return found
+
+
+def _with_end(goal: DesignGoal, offers: Offers) -> Offers:
+    """Return offers with a budget that no best design needs, where it is only its price that ends something.
+
+    At the best weights spending is worth its price:  p'w = sum_i w_i tr(G M_i), at most n for D, and the criterion
+    itself for A and c, which with its price is no larger than that of any other design.
+    """
+    if np.isfinite(np.minimum(offers.u, afforded(offers.A, offers.b))).all() or not (offers.price > 0.0).all():
+        return offers
+    most = float(offers.M0.shape[1])
+    if not goal.criterion.logarithmic:
+        w = 1.0 / (offers.count * offers.price)
+        spent = 10.0 ** np.arange(-30, 31)
+        most = float(min(goal.values(offers.information(w * t)) + t for t in spent))
+    return replace(offers, A=np.concatenate([offers.A, offers.price[None]]), b=np.append(offers.b, 2.0 * most))
 
 
 def _solved(

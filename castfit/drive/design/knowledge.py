@@ -288,9 +288,16 @@ class Knowledge:
             return found
         return np.array([np.linalg.qr(one, mode="r") for one in found])
 
-    def evenly(self, offers: Offers, counts: Array) -> Array | None:
-        """Return whole experiments at equidistant times: there are none."""
-        return None
+    def simple(self, offers: Offers, counts: Array) -> dict[str, Array]:
+        """Return whole experiments at simple times (castfit.drive.design.simple_schedules): there are none."""
+        return {}
+
+    def present(self, k: int, output: int) -> Array:
+        """Return when the experiment that candidate k is like was measured so far; output -1 is any."""
+        candidate, every = self.candidates[k], {e.name: e for e in self.problem.experiments}
+        data = every[candidate.experiment or next(iter(every))].data
+        names = candidate.outputs if output < 0 else candidate.outputs[output : output + 1]
+        return np.unique(np.concatenate([np.empty(0), *(data[n][0] for n in names if n in data)]))
 
     def _labelled(self, name: str) -> Condition:
         return next(c for c in self.extended.conditions if c.name == name)

@@ -36,24 +36,25 @@ from scipy.optimize import minimize
 
 from castfit._support.arguments import text
 from castfit._support.reprs import listed
-from castfit._support.status import check, suggest
+from castfit._support.status import InputError, check, suggest
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.candidate import with_fields
 from castfit.drive.design.exact import Positions
 from castfit.drive.design.interior_point import Offers, relaxed
 from castfit.drive.design.knowledge import WEAK, Knowledge, PredictedValues, extended_by, tight
-from castfit.drive.design.purchases import Purchases
+from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, simple_places
 from castfit.drive.population.compiled import ask
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
 from castfit.problem.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.candidate import Candidate
     from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
+    from castfit.drive.design.purchases import Purchases
     from castfit.drive.population.compiled import Question
     from castfit.experiment.experiment import Experiment
     from castfit.integrate import IntegratorOptions
@@ -77,6 +78,7 @@ class PopulationKnowledge(Knowledge):
     question : with an experiment for each group;  y (n_y,) : the point, `estimate`
     M0 (n_u, n_u) : what a fit or priors tell;  group (N,) : which group's candidate each of `candidates` is
     integrator : that of the fit, if there is one
+    simplest : simple schedules by name, of each group the place among `candidates`
     compared : how many schedules a tangent has compared, and whether these are all that there are
     """
 
@@ -85,6 +87,7 @@ class PopulationKnowledge(Knowledge):
     group: tuple[int, ...] = field(kw_only=True)
     groups: tuple[Candidate, ...] = field(kw_only=True)
     integrator: IntegratorOptions | None = None
+    simplest: Mapping[str, list[int]] = field(default_factory=dict[str, "list[int]"])
     compared: int = 0
     all_compared: bool = False
 
@@ -163,15 +166,14 @@ class PopulationKnowledge(Knowledge):
         known = {n: {name: float(of[like[name]]) for name in names} for n, of in said.covariates.items()}
         return Population(said.individual, correlated=said.correlated, parameters=said.parameters, covariates=known)
 
-    def evenly(self, offers: Offers, counts: Array) -> Array | None:
-        """Return as many subjects at equidistant times, evenly among groups; None where times are not chosen."""
-        if not any(g.per_subject for g in self.groups):
-            return None
-        first = [self.group.index(g) for g in sorted({self.group[k] for k in range(counts.size)})]
-        each, more = divmod(int(counts.sum()), len(first))
-        out = np.zeros_like(counts)
-        out[first] = each + (np.arange(len(first)) < more)
-        return out if offers.fits(out) and counts.sum() else None
+    def simple(self, offers: Offers, counts: Array) -> dict[str, Array]:
+        """Return as many subjects at simple times, evenly among groups; none where no times are chosen."""
+        found: dict[str, Array] = {}
+        for name, places in self.simplest.items():
+            out = np.zeros_like(counts)
+            out[places] = counts.sum() // len(places) + (np.arange(len(places)) < counts.sum() % len(places))
+            found |= {name: out} if counts.sum() and offers.fits(out) else {}
+        return found if any(g.per_subject for g in self.groups) else {}
 
     def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
         """Say what is to be done with a schedule."""
@@ -368,7 +370,7 @@ class _Schedules:
         F = self.known.information(self.values[g].rows[np.array(schedules, dtype=np.intp)])
         return F[:, self.order][:, :, self.order]
 
-    def add(self, g: int, schedules: Sequence[Sequence[int]]) -> bool:
+    def add(self, g: int, schedules: Iterable[Sequence[int]]) -> bool:
         """Take schedules that are not known yet into the pool; tell whether there are any."""
         new = list(dict.fromkeys(key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.of(g)))
         if new:
@@ -384,15 +386,21 @@ class _Schedules:
         times, gap = self.values[g].times[sorted(schedule)], self.known.groups[g].spacing
         return times.size < 2 or bool(np.diff(times).min() >= gap * (1 - 1e-9))
 
-    def evenly(self, g: int) -> tuple[int, ...]:
-        """Return the schedule at equidistant times, as near as the grid has them."""
+    def simple(self, g: int) -> dict[str, tuple[int, ...]]:
+        """Return schedules at simple times, as near as the grid has them; of a group without a choice what it is."""
         times, n = self.values[g].times, self.known.groups[g].per_subject
         if n is None:
-            return tuple(range(times.size))
-        left = np.ones(times.size, dtype=bool)
-        for wanted in times[0] + (times[-1] - times[0]) * np.arange(1, n + 1) / n:
-            left[np.argmin(np.where(left, np.abs(times - wanted), np.inf))] = False
-        return tuple(np.flatnonzero(~left).tolist())
+            return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
+        found = simple_places(times, n, self.known.condition(g).start, self.known.present(g, -1), apart=True)
+        every = {name: tuple(np.sort(places).tolist()) for name, places in found.items()}
+        return {name: s for name, s in every.items() if self.apart(g, s)}
+
+    def first(self, g: int) -> tuple[int, ...] | None:
+        """Return the earliest schedule; None if no times are as far from each other as they should be."""
+        times, n, found = self.values[g].times, self.known.groups[g].per_subject or 0, [0]
+        for i in range(1, times.size):
+            found += [i] if self.apart(g, [found[-1], i]) else []
+        return tuple(found[:n]) if len(found) >= n else None
 
     def drawn(self, g: int) -> tuple[int, ...] | None:
         """Return a schedule by chance; None if chance finds none."""
@@ -437,12 +445,15 @@ def scheduled(
     open_: list[int] = []
     for g in free:
         n, size = known.groups[g].per_subject, bought.values[0][g].times.size
-        here.add(g, [here.evenly(g)])
+        here.add(g, here.simple(g).values())
         if n is not None and comb(size + n - 1, n) <= _EVERY:
             here.add(g, [s for s in combinations_with_replacement(range(size), n) if here.apart(g, s)])
         elif n is not None:
             open_.append(g)
-            here.add(g, [s for s in (here.drawn(g) for _ in range(_FIRST)) if s is not None])
+            here.add(g, [s for s in (here.first(g), *(here.drawn(g) for _ in range(_FIRST))) if s is not None])
+        if not here.of(g):
+            crowded = f"no {n} of its times are {known.groups[g].spacing:g} apart; give more times, or less spacing"
+            raise InputError("design", [f"{known.labels[g]}: {crowded}"])
 
     def offered() -> Offers:
         own = [column[g] for g, _ in here.pool]
@@ -461,7 +472,7 @@ def scheduled(
             starts = [*used, *(s for s in (here.drawn(g) for _ in range(_WILD)) if s is not None)]
             ends = sorted({here.climbed(g, s, at.G, stop) for s in starts})
             worth = np.einsum("ij,pij->p", at.G, here.informations(g, ends))
-            price = float(found.y @ now.A[:, keys.index((g, here.evenly(g)))]) + offers.price[column[g]]
+            price = float(found.y @ offers.A[:, column[g]]) + offers.price[column[g]]
             ended &= not (here.add(g, ends) and worth.max() > price * (1.0 + _WORTH))
         if ended:
             break
@@ -484,7 +495,7 @@ def _as_candidates(
     """Return the pool as candidates, in the order of `known`."""
     known, keys, back = here.known, list(here.pool), np.argsort(order)
     column = {int(g): i for i, g in enumerate(bought.candidate)}
-    values = tuple(_at(here.values[g], list(s)) for g, s in keys)
+    values, simple = tuple(_at(here.values[g], list(s)) for g, s in keys), {g: here.simple(g) for g in column}
     candidates = tuple(with_fields(known.candidates[g], times=v.times) for (g, _), v in zip(keys, values, strict=True))
     fixed = [g for g, c in enumerate(known.candidates) if c.fixed]
     group = (*(g for g, _ in keys), *fixed)
@@ -492,13 +503,18 @@ def _as_candidates(
         known, candidates=(*candidates, *(known.candidates[g] for g in fixed)), group=group,
         labels=tuple(f"{known.labels[g]} #{k + 1}" for k, g in enumerate(group)),
         compared=len(here.seen), all_compared=every,
+        simplest={name: [keys.index((g, s[name])) for g, s in simple.items()]
+                  for name in (EQUIDISTANT, RATIOS, PRESENT) if all(name in s for s in simple.values())},
     )  # fmt: skip
     N = len(keys)
     plain = replace(offers, J=offers.J[..., back], M0=bought.offers.M0)
     lone = Positions(-1 - np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
     none, cost = np.full(N, -1, dtype=np.intp), np.array([bought.cost[column[g]] for g, _ in keys])
     more = tuple(bought.values[0][g] for g in fixed)
-    return new, Purchases(plain, lone, np.arange(N), none, none, cost, ((*values, *more),), bought.paid)
+    return new, replace(
+        bought, offers=plain, at=lone, candidate=np.arange(N), output=none, time=none, cost=cost,
+        values=((*values, *more),),
+    )  # fmt: skip
 
 
 def moved_schedules(

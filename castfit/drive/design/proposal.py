@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ from castfit._support.status import InputError, check, suggest
 from castfit._support.text_tables import aligned
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.drive.design.criteria import standard_deviations
 from castfit.drive.design.knowledge import UNKNOWN, Knowledge, PredictedValues
+from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS
 from castfit.drive.uncertainty.inputs import seed_from
 from castfit.experiment.experiment import Experiment
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from castfit.drive.uncertainty.refits.coverage import CoverageResult
     from castfit.problem.problem import Problem
 
+_HEADS = {EQUIDISTANT: "equidistant", RATIOS: "equal ratios", PRESENT: "present times"}
+_TOLD = 0.095  # of an efficiency: below, two digits are told, so that nothing reads 0 %
 _POOR = 0.5  # relative standard deviation from which a value is hardly known
 _WORDS = ("no", "one", "two", "three", "four", "five", "six")
 _TIMES = ("", "", "twice")
@@ -58,10 +62,9 @@ class Design:
     before, after : dict
         Standard deviations by quantity: relative to their values, or of values that are 0 as they are; inf where
         nothing is known.  After a design for many samples it is their median.
-    equidistant : dict
-        The same after as many measurements at equidistant times; empty where there is no such design.
-    equidistant_efficiency : float
-        Of that design; NaN where there is none.
+    simple, simple_efficiency : dict
+        The same, and the efficiency, after as many measurements as anybody would make them: by ``"equidistant times"``,
+        ``"times in equal ratios"`` or ``"the present times"``, as far as these can be had within the budget.
     chosen : dict
         Of each candidate with choices (`choose`) what was chosen where: a number, or (pieces,) of an input.
     remarks : tuple of str
@@ -87,8 +90,8 @@ class Design:
     efficiency: float
     before: dict[str, float]
     after: dict[str, float]
-    equidistant: dict[str, float] = field(default_factory=dict[str, float])
-    equidistant_efficiency: float = np.nan
+    simple: dict[str, dict[str, float]] = field(default_factory=dict[str, "dict[str, float]"])
+    simple_efficiency: dict[str, float] = field(default_factory=dict[str, float])
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
     remarks: tuple[str, ...] = ()
     exact: bool = True
@@ -101,6 +104,16 @@ class Design:
     def reordered(self) -> bool:
         """Whether the criterion takes the quantities in another order than `known` has them."""
         return self.criterion == "Ds"
+
+    @property
+    def equidistant(self) -> dict[str, float]:
+        """Standard deviations after as many measurements at equidistant times; empty where there is no such design."""
+        return self.simple.get(EQUIDISTANT, {})
+
+    @property
+    def equidistant_efficiency(self) -> float:
+        """The efficiency of that design; NaN where there is none."""
+        return self.simple_efficiency.get(EQUIDISTANT, np.nan)
 
     @property
     def gap(self) -> float:
@@ -359,8 +372,9 @@ class Design:
 
     @property
     def _errors(self) -> list[str]:
-        heads = ["", "now", "after this", *(["equidistant, same cost"] if self.equidistant else [])]
-        columns = (self.before, self.after, *([self.equidistant] if self.equidistant else []))
+        best = max(self.simple_efficiency, key=self.simple_efficiency.__getitem__, default=None)
+        heads = ["", "now", "after this", *([f"{_HEADS[best]}, same cost"] if best else [])]
+        columns = (self.before, self.after, *([self.simple[best]] if best else []))
         absolute = self.known.absolute
         rows = [[n, *(_error(of[n], absolute=n in absolute) for of in columns)] for n in self.before]
         return [line for line in aligned([heads, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
@@ -368,12 +382,21 @@ class Design:
     @property
     def _certificate(self) -> list[str]:
         better = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
-        more = f"is better by more than {_percent(better)} ({self.criterion})."
+        priced = f"{self.criterion} and its price" if self.bought.price else self.criterion
         among = self.known.among + (", as chosen," if self.chosen else "")
-        what = f"No design of {among} within the budget {more}"
-        if not np.isfinite(self.equidistant_efficiency):
-            return [what]
-        return [f"{what[:-1]}; equidistant times reach {100 * self.equidistant_efficiency:.0f} %."]
+        within = " within the budget" if self.bought.limited or not self.bought.price else ""
+        found = [f"No design of {among}{within} is better by more than {_percent(better)} ({priced})"]
+        for name, reached in self.simple_efficiency.items():
+            open_ = [n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])]
+            if not open_:
+                shown = f"{100 * reached:.0f}" if reached >= _TOLD else f"{100 * reached:.2g}"
+                found.append(f"{name}{'' if any('reach' in one for one in found) else ' reach'} {shown} %")
+            elif name == EQUIDISTANT:
+                found.append(f"{name} leave {listed(open_)} unknown")
+        said = [f"{'; '.join(found[:2])}{''.join(f', {other}' for other in found[2:])}."]
+        if self.bought.price:
+            said.append(f"It costs {self.spent:g}; at a price of {self.bought.price:g} a unit more is not worth it.")
+        return said
 
 
 def _joined(experiment: Experiment, more: Sequence[Experiment]) -> Experiment:
@@ -415,12 +438,7 @@ def _error(sd: float, *, absolute: bool) -> str:
 
 def deviations(known: Knowledge, M: Array) -> dict[str, float]:
     """Return standard deviations of the quantities from informations (S, n_u, n_u), inf where nothing is known."""
-    each: list[Array] = []
-    for one in M:
-        size = np.sqrt(np.diag(one))
-        inverse = np.asarray(np.linalg.inv(one / np.outer(size, size)), dtype=float)
-        each.append(np.sqrt(np.maximum(np.diag(inverse), 0.0)) / size)
-    sd = np.median(np.array(each), axis=0)[known.of]
+    sd = np.median(standard_deviations(M), axis=0)[known.of]
     return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.quantities, sd, strict=True)}
 
 
@@ -446,8 +464,3 @@ def remarks_of(design: Design) -> tuple[str, ...]:
         elif poor:
             found.append(f"The design trusts values that are hardly known ({listed(poor)}); give cf.sample(result).")
     return tuple(found)
-
-
-def with_remarks(design: Design, more: Sequence[str] = ()) -> Design:
-    """Return the design with its remarks."""
-    return replace(design, remarks=(*remarks_of(design), *more))

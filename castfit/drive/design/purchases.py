@@ -27,7 +27,8 @@ class Purchases:
     """All that can be bought, and where each stands.
 
     candidate (N,), output (N,), time (N,) : positions in the candidate's outputs and times; -1 for all of them
-    cost (N,);  values : of each sample and candidate;  fixed (N,) : what is bought anyway
+    cost (N,);  values : of each sample and candidate;  paid : what is fixed costs
+    price : of a unit of cost, in units of the criterion;  limited : whether there is a budget
     """
 
     offers: Offers
@@ -38,6 +39,8 @@ class Purchases:
     cost: Array
     values: tuple[tuple[PredictedValues, ...], ...]
     paid: float
+    price: float = 0.0
+    limited: bool = True
 
     @property
     def affordable(self) -> bool:
@@ -59,10 +62,13 @@ class Purchases:
 
 
 def purchases(
-    known: Knowledge, budget: Any, price: float, distinct: int | None, mistakes: list[str]
+    known: Knowledge, budget: Any, price: float, distinct: int | None, mistakes: list[str], *, priced: bool = False
 ) -> Purchases | None:
-    """Work out what can be bought; None where something in `mistakes` prevents it."""
-    limits = _limits(known, budget, mistakes)
+    """Work out what can be bought; None where something in `mistakes` prevents it.
+
+    priced : whether the price ends what no budget does
+    """
+    limits = _limits(known, budget, mistakes, priced=priced)
     if mistakes:
         return None
     samples = range(len(known.thetas))
@@ -107,19 +113,22 @@ def purchases(
         [[c * _counts(key, known, k, o) for k, o, c in zip(candidate, output, cost, strict=True)] for key in limits]
     )
     rows = rows.reshape(len(limits), cost.size)
+    if distinct is not None and not limits:
+        mistakes.append("distinct= shares a budget among times; give budget=..., or leave it out")
     if distinct is not None:
         most = np.minimum(most, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
     at = _positions(known, grids, candidate, output, time, spacing)
     most = np.where(spacing > 0, 1.0, most)
     offers = Offers(np.array(padded), known_before, *_with_windows(rows, b, at), most, price * cost)
-    return Purchases(offers, at, candidate, output, time, cost, values, total)
+    return Purchases(offers, at, candidate, output, time, cost, values, total, price, bool(limits))
 
 
-def _limits(known: Knowledge, budget: Any, mistakes: list[str]) -> dict[str, float]:
+def _limits(known: Knowledge, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:
     """Read budgets: one for everything, "" here, or for outputs and candidates by name."""
     if budget is None:
-        if not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in known.candidates):
-            mistakes.append("without a budget nothing ends; give budget=..., or at_most= for every candidate")
+        if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in known.candidates):
+            ends = "give budget=..., at_most= for every candidate, or, for 'D', 'A' and cf.variance_of, price=..."
+            mistakes.append(f"without a budget nothing ends; {ends}")
         return {}
     given = named("budget", budget, mistakes) if isinstance(budget, Mapping) else {"": budget}
     outputs = {o for c in known.candidates for o in c.outputs}
@@ -132,7 +141,7 @@ def _limits(known: Knowledge, budget: Any, mistakes: list[str]) -> dict[str, flo
     if mistakes:
         return {}
     free = [(k, o) for k, c in enumerate(known.candidates) if not c.fixed for o in range(len(c.outputs))]
-    if not all(
+    if not priced and not all(
         any(_counts(key, known, k, o) for key in given) or np.isfinite(known.candidates[k].at_most) for k, o in free
     ):
         mistakes.append(

@@ -110,6 +110,55 @@ def test_a_whole_experiment_a_fixed_one_and_a_price():
     assert "does not pay" in str(nothing)
 
 
+@pytest.mark.parametrize(("criterion", "price"), [("D", 0.1), ("A", 1e-3), (cf.variance_of("k1"), 1e-4)])
+def test_a_price_alone_decides_on_the_size(criterion, price):
+    candidate = cf.Candidate(GRID, ["b"])
+    weights = cf.design(box_lucas(), candidate, price=price, criterion=criterion, exact=False)
+    assert 0 <= weights.gap <= 1e-6 * max(1.0, abs(weights.value))
+    spent = weights.counts.sum()
+    # At the best size a last bit of spending is worth its price; all of it n of D, and f itself of A and c.
+    worth = 2.0 if criterion == "D" else weights.value - price * spent
+    assert price * spent == pytest.approx(worth, rel=1e-5)
+    for other in (0.8 * spent, 1.25 * spent):  # no other budget has a better sum of both
+        fixed = cf.design(box_lucas(), candidate, budget=other, criterion=criterion, exact=False)
+        assert fixed.value + price * other > weights.value
+    design = cf.design(box_lucas(), candidate, price=price, criterion=criterion)
+    assert 0.99 < design.efficiency <= 1.0
+    assert f"It costs {design.spent:g}; at a price of {price:g} a unit more is not worth it." in str(design)
+    assert "within the budget" not in str(design)
+    for i in np.flatnonzero(design.counts):
+        less = design.counts - (np.arange(design.counts.size) == i)
+        value = design.goal.values(design.bought.offers.information(less)) + price * less.sum()
+        assert value >= design.value
+    assert design.plot().axes
+
+
+def test_a_price_beside_a_budget_leaves_what_does_not_pay():
+    design = cf.design(fitted(), cf.Candidate(GRID, ["b"]), budget=6, price=1.0)
+    assert design.counts.sum() == 0
+    assert "It costs 0; at a price of 1 a unit more is not worth it." in str(design)
+
+
+def test_simple_designs_are_named_and_nothing_reads_zero():
+    design = cf.design(fitted(), cf.Candidate(GRID, ["b"], name="next"), budget=6)
+    assert set(design.simple) == {"equidistant times", "times in equal ratios", "the present times"}
+    assert max(design.simple_efficiency, key=design.simple_efficiency.get) == "the present times"
+    reached = {n: f"{100 * e:.0f} %" for n, e in design.simple_efficiency.items()}
+    told = "; equidistant times reach {}, times in equal ratios {}, the present times {}."
+    assert told.format(*reached.values()) in str(design)
+    assert "present times, same cost" in str(design)
+    present, even = [1, 1, 2, 4, 4, 8], 0.1 + 19.9 * np.arange(1, 7) / 6
+    for name, times in (("the present times", present), ("equidistant times", even)):
+        counts = np.zeros(GRID.size)
+        np.add.at(counts, [np.argmin(np.abs(GRID - t)) for t in times], 1.0)
+        sd = np.sqrt(np.diag(np.linalg.inv(design.bought.offers.information(counts)[0])))
+        np.testing.assert_allclose(list(design.simple[name].values()), sd, rtol=1e-9)
+    early = np.linspace(0.1, 400, 4000)  # at equidistant times nothing is left
+    blind = cf.design(box_lucas(), cf.Candidate(early, ["b"], name="next"), budget=4)
+    assert "; equidistant times leave k1, k2 unknown, " in str(blind)
+    assert " 0 %" not in str(blind)
+
+
 def test_draws_make_a_robust_design():
     result = fitted()
     drawn = cf.bootstrap(result, samples=12, rng=0)
@@ -167,8 +216,23 @@ def test_the_command_line(tmp_path, capsys):
     assert main(asked) == 0
     assert "Measure z at t = " in capsys.readouterr().out
     assert picture.exists()
-    assert main(["design", "bellman", "--guess", "--budget", "3", "--times", "now"]) == 2
-    assert "give A:B:N" in capsys.readouterr().err
+    assert main(["design", "bellman", "--guess", "--price", "0.5", "--sigma", "1"]) == 0
+    assert "It costs 4; at a price of 0.5" in capsys.readouterr().out
+
+
+def test_the_command_line_tells_all_mistakes_at_once_before_fitting(capsys):
+    from castfit.cli import main
+
+    wrong = ["--experiment", "q", "--outputs", "y", "--over", "k9", "--times", "now", "--spacing", "-1"]
+    wrong += ["--choose", "z=5:1", "--choose", "w=1:2", "--choose", "k1=a"]
+    assert main(["design", "bellman", *wrong]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    for part in ("9 mistakes", "'q' is none", "'y' is none", "'k9' is not estimated", "give A:B:N", "exchange them",
+                 "'w' is no input", "--choose is 'k1=a'", "spacing is -1", "Give --budget, or --price"):  # fmt: skip
+        assert part in said.err
+    assert main(["design", "bellman", "--budget", "0", "--price", "-1"]) == 2
+    assert "--budget is 0; give a positive number\n  - --price is -1" in capsys.readouterr().err
 
 
 MISTAKES = [
@@ -182,6 +246,9 @@ MISTAKES = [
     ({"worst": True}, "the worst case is one among draws"),
     ({"distinct": 0}, "distinct is 0"),
     ({"price": -1}, "price is -1"),
+    ({"budget": None, "price": 1, "criterion": "E"}, "without a budget nothing ends"),
+    ({"budget": None, "price": 1, "distinct": 3}, "distinct= shares a budget"),
+    ({"price": 1, "worst": True, "criterion": "A"}, "no unit but for 'D'"),
     ({"rng": "a"}, "rng is 'a'"),
 ]
 

@@ -96,6 +96,17 @@ def test_few_samples_of_each_subject_make_several_schedules():
     assert whole.efficiency > 0.98
 
 
+def test_a_population_has_a_fair_opponent_and_a_size():
+    grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
+    design = designed(cf.Candidate(grid, per_subject=3, name="adults"), budget=None, price=0.2, exact=False)
+    assert design.counts.sum() == pytest.approx(8 / 0.2, rel=1e-5)  # eight quantities
+    said = str(designed(cf.Candidate(grid, per_subject=3, name="adults")))
+    assert "equidistant times leave ka unknown, times in equal ratios reach 5" in said
+    assert "equal ratios, same cost" in said
+    with pytest.raises(cf.InputError, match=r"adults: no 20 of its times are 2.5 apart"):
+        designed(cf.Candidate(np.arange(40.0), per_subject=20, spacing=2.5, name="adults"))
+
+
 def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
     grid = np.array([0.5, 1, 2, 4, 6, 24, 48, 72, 96, 120])
     for criterion in ("D", "A", cf.variance_of("omega(ka)")):
