@@ -47,7 +47,9 @@
 #define FEW_OUTPUTS 500
 #define LEAST 1e-40    /* step at the very beginning */
 #define LARGEST_MULTIPLIER 1e3 /* of scaled rows: beyond it another pivot than the one foreseen is needed ... */
-#define LARGEST_OF_MANY 1e6    /* ... in large matrices, where pivoting costs a hundred times more */
+#define LARGEST_OF_MANY 1e6    /* ... in large matrices, where pivoting costs a hundred times more; and there only ... */
+#define ACCURATE 1e-10         /* ... where a system is not solved so accurately without, ... */
+#define ROUGH 1e-6             /* ... or so by who corrects what is solved */
 #define MANY_ROWS 50
 #define KEPT_HEAD 6 /* numbers before the stages of a step that is kept */
 #define COUNTS 5
@@ -131,7 +133,7 @@ typedef struct {
     const Model *model;
     int64_t n, *order, *l_n, *u_n, *l_at, *u_at; /* rows' order; columns that are not zero, (n, n) */
     double *lu, *inverse, *scale, *sparse;       /* sparse: values in the order chosen beforehand */
-    int foreseen;                                /* whether that was followed */
+    int foreseen, rough;                         /* whether that was followed; and left few digits */
 } Factors;
 
 /* What speaks for explicit steps, and what against. */
@@ -214,8 +216,60 @@ static int factorize(Factors *of, const double *unit)
     return 1;
 }
 
-/* Factorize M for the Jacobian j in the order chosen beforehand; return whether that loses no digits. */
-static int factorize_foreseen(Factors *of, const double *restrict j, double g, const double *restrict unit)
+/* Solve for one right-hand side b (n,) into x (n,), in the order chosen beforehand. */
+static void solve_foreseen(const Factors *of, const double *restrict b, double *restrict x)
+{
+    const Model *model = of->model;
+    const int64_t n = of->n;
+    const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
+    for (int64_t k = 0; k < n; k++) {
+        double sum = b[model->pivot_row[k]];
+        for (int32_t q = begin[k]; q < pivot[k]; q++) sum -= of->sparse[q] * x[at[q]];
+        x[at[pivot[k]]] = sum;
+    }
+    for (int64_t k = n - 1; k >= 0; k--) {
+        double sum = x[at[pivot[k]]];
+        for (int32_t q = pivot[k] + 1; q < begin[k + 1]; q++) sum -= of->sparse[q] * x[at[q]];
+        x[at[pivot[k]]] = sum * of->inverse[k];
+    }
+}
+
+/* Return by how much entries of M differ, relatively, from those of a matrix for which M x = M v, v = (+-unit), is solved
+   as foreseen (Oettli, Prager 1964; Arioli, Demmel, Duff 1989): that does not depend on units. */
+static double backward_error(const Factors *of, const double *restrict j, double g, const double *restrict unit)
+{
+    const Model *model = of->model;
+    const int64_t n = of->n, n_x = model->n_x;
+    double *b = of->lu, *x = b + n, *size = x + n; /* M v, then M v - M x;  v, then x;  |M v| + |M| |x| */
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (i * 2654435761u >> 7) & 1 ? unit[i] : -unit[i]; /* of either sign without a pattern */
+        b[i] = i < n_x ? x[i] : 0.0;
+    }
+    for (int64_t q = 0; q < model->jacobian_nnz; q++) {
+        const int64_t row = model->jacobian_row[q];
+        b[row] -= (row < n_x ? g : 1.0) * j[q] * x[model->jacobian_col[q]];
+    }
+    solve_foreseen(of, b, x);
+    for (int64_t i = 0; i < n; i++) {
+        size[i] = fabs(b[i]) + (i < n_x ? fabs(x[i]) : 0.0);
+        if (i < n_x) b[i] -= x[i];
+    }
+    for (int64_t q = 0; q < model->jacobian_nnz; q++) {
+        const int64_t row = model->jacobian_row[q];
+        const double part = (row < n_x ? g : 1.0) * j[q] * x[model->jacobian_col[q]];
+        b[row] += part;
+        size[row] += fabs(part);
+    }
+    double worst = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        const double part = size[i] > 0.0 ? fabs(b[i]) / size[i] : 0.0;
+        if (!(part <= worst)) worst = part;
+    }
+    return worst;
+}
+
+/* Factorize M for the Jacobian j in the order chosen beforehand; return whether that leaves digits as wanted. */
+static int factorize_foreseen(Factors *of, const double *restrict j, double g, const double *restrict unit, double wanted)
 {
     const Model *model = of->model;
     const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
@@ -223,6 +277,7 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
     double *restrict lu = of->sparse, *restrict largest = of->scale, *restrict inverse = of->inverse;
     const int64_t n = of->n, n_x = model->n_x;
     const double limit = n > MANY_ROWS ? LARGEST_OF_MANY : LARGEST_MULTIPLIER;
+    int doubtful = 0;
     memset(lu, 0, sizeof(double) * model->sparse);
     for (int64_t i = 0; i < n_x; i++) lu[model->one[i]] = 1.0;
     if (n == n_x)
@@ -239,14 +294,20 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
         for (int32_t q = begin[k]; q < pivot[k]; q++) {
             const int32_t i = model->earlier[q];
             const double factor = lu[q] *= inverse[i];
-            if (!(fabs(factor) * largest[i] <= limit * most)) return 0;
+            if (!(fabs(factor) * largest[i] <= limit * most)) {
+                if (n <= MANY_ROWS || !isfinite(factor)) return 0;
+                doubtful = 1;
+            }
             for (int32_t u = pivot[i] + 1; u < begin[i + 1]; u++) lu[*target++] -= factor * lu[u];
         }
         const double here = lu[pivot[k]];
         if (!(fabs(here) > 0.0) || !isfinite(here)) return 0;
         inverse[k] = 1.0 / here;
     }
-    return 1;
+    if (!doubtful) return 1;
+    const double error = backward_error(of, j, g, unit);
+    of->rough = !(error <= ACCURATE);
+    return error <= wanted;
 }
 
 /* Solve for one right-hand side b (n,) into x (n,). */
@@ -254,18 +315,7 @@ static void solve(const Factors *of, const double *restrict b, double *restrict 
 {
     const int64_t n = of->n;
     if (of->foreseen) {
-        const Model *model = of->model;
-        const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
-        for (int64_t k = 0; k < n; k++) {
-            double sum = b[model->pivot_row[k]];
-            for (int32_t q = begin[k]; q < pivot[k]; q++) sum -= of->sparse[q] * x[at[q]];
-            x[at[pivot[k]]] = sum;
-        }
-        for (int64_t k = n - 1; k >= 0; k--) {
-            double sum = x[at[pivot[k]]];
-            for (int32_t q = pivot[k] + 1; q < begin[k + 1]; q++) sum -= of->sparse[q] * x[at[q]];
-            x[at[pivot[k]]] = sum * of->inverse[k];
-        }
+        solve_foreseen(of, b, x);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -327,11 +377,12 @@ static void solve_all(const Factors *of, const double *restrict b, double *restr
     }
 }
 
-/* Factorize M at a point where the model's Jacobian is j, for H gamma = g. */
-static int factorize_step(Factors *of, const Model *model, const double *j, double g, const double *unit)
+/* Factorize M at a point where the model's Jacobian is j, for H gamma = g; `wanted`: ACCURATE or ROUGH. */
+static int factorize_step(Factors *of, const Model *model, const double *j, double g, const double *unit, double wanted)
 {
     const int64_t n = of->n;
-    of->foreseen = model->sparse > 0 && factorize_foreseen(of, j, g, unit);
+    of->rough = 0;
+    of->foreseen = model->sparse > 0 && factorize_foreseen(of, j, g, unit, wanted);
     if (of->foreseen) return 1;
     memset(of->lu, 0, sizeof(double) * n * n);
     for (int64_t i = 0; i < model->n_x; i++) of->lu[i * n + i] = 1.0;
@@ -339,6 +390,7 @@ static int factorize_step(Factors *of, const Model *model, const double *j, doub
         const int64_t row = model->jacobian_row[q];
         of->lu[row * n + model->jacobian_col[q]] -= (row < model->n_x ? g : 1.0) * j[q];
     }
+    of->rough = 0;
     return factorize(of, unit);
 }
 
@@ -483,7 +535,7 @@ static int differentiate(Work *w, int64_t lane, int64_t i, double tau, double h,
     place(w, lane, tau, y);
     call(&model->slopes);
     if (not_finite(model->slope_j, model->jacobian_nnz) >= 0) return 0;
-    if (g != 0.0 && !factorize_step(&w->own, model, model->slope_j, g, unit)) return 0;
+    if (g != 0.0 && !factorize_step(&w->own, model, model->slope_j, g, unit, ACCURATE)) return 0;
     for (int64_t q = 0; q < size; q += WIDE) {
         wide sum = {0.0};
         for (int64_t j = 0; j < i; j++) sum += a[j] * *(const wide *)(w->sk + j * size + q);
@@ -528,7 +580,7 @@ static int differentiate_rates(Work *w, int64_t lane, double tau, const double *
     force(w, lane, tau, 1.0);
     memcpy(dy, w->s, sizeof(double) * size);
     if (n > n_x) { /* dz from  g_x dx + g_z dz + g_p dp + g_t dt = 0: a stage of length zero */
-        if (!factorize_step(&w->own, model, model->slope_j, 0.0, unit)) return 0;
+        if (!factorize_step(&w->own, model, model->slope_j, 0.0, unit, ACCURATE)) return 0;
         memcpy(w->sr, w->s, sizeof(double) * size);
         memcpy(w->sr + size, se + size, sizeof(double) * (n - n_x) * nd);
         solve_all(&w->own, w->sr, dy, nd);
@@ -545,7 +597,7 @@ static int consistent(Work *w, int64_t lane, double tau, double *y, const double
     double rate = 0.5;
     place(w, lane, tau, y);
     call(&model->jacobian);
-    if (!factorize_step(&w->shared, model, model->j, 0.0, unit)) return SINGULAR;
+    if (!factorize_step(&w->shared, model, model->j, 0.0, unit, ROUGH)) return SINGULAR;
     return newton(w, lane, tau, 0.0, y, w->k, &rate, which);
 }
 
@@ -671,15 +723,35 @@ static void keep(Work *w, int64_t lane, double tau, double h, double to, int fre
     const int64_t n = w->n, s = w->method->stages;
     int64_t *kept = task->kept + 2 * lane, *used = task->kept + 2 * task->lanes;
     if (kept[1] < 0) return;
-    const int64_t most = w->stages, after = *used + KEPT_HEAD + 2 * most * n;
+    const int64_t after = *used + KEPT_HEAD + (w->stages + 1) * n;
     if (after > task->room && !grow(w, after)) { kept[1] = -1; return; }
     double *at = task->pool + *used;
     at[0] = tau; at[1] = h; at[2] = to; at[3] = fresh; at[4] = (double)w->interval; at[5] = w->method == task->pair;
-    memcpy(at + KEPT_HEAD, w->k, sizeof(double) * s * n);
-    memcpy(at + KEPT_HEAD + most * n, w->y, sizeof(double) * n); /* the first stage */
-    memcpy(at + KEPT_HEAD + (most + 1) * n, w->z1 + n, sizeof(double) * (s - 1) * n);
+    memcpy(at + KEPT_HEAD, w->y, sizeof(double) * n);
+    memcpy(at + KEPT_HEAD + n, w->k, sizeof(double) * s * n);
     *used = after;
     kept[1]++;
+}
+
+/* Go to a step of the lane that was kept: its method, interval, y and K are there, its stages are worked out. */
+static void go_to(Work *w, int64_t lane, const double *at)
+{
+    const int64_t n = w->n, n_x = w->model->n_x;
+    w->method = at[5] != 0.0 ? w->task->pair : w->implicit;
+    w->interval = (int64_t)at[4];
+    w->y = (double *)at + KEPT_HEAD; /* read only, as K is */
+    w->k = w->y + n;
+    const int64_t s = w->method->stages;
+    const double H = at[1] * w->task->duration[lane], g = H * w->method->gamma;
+    for (int64_t i = 1; i < s; i++) {
+        const double *a = w->method->a + i * s, *own = w->k + i * n;
+        double *restrict y = w->z1 + i * n;
+        for (int64_t q = 0; q < n; q++) {
+            double sum = 0.0;
+            for (int64_t j = 0; j < i; j++) sum += a[j] * w->k[j * n + q];
+            y[q] = q < n_x ? w->y[q] + H * sum + g * own[q] : own[q];
+        }
+    }
 }
 
 /* Start the directions, and the outputs at the very beginning. */
@@ -728,22 +800,19 @@ static int follow(Work *w, int64_t lane)
     begin(w, lane, &next);
     for (int64_t step = 0; step < kept[1] && good; step++) {
         const double tau = at[0], h = at[1], to = at[2];
-        w->method = at[5] != 0.0 ? task->pair : w->implicit;
+        go_to(w, lane, at);
         const int64_t s = w->method->stages;
-        w->interval = (int64_t)at[4];
-        w->k = (double *)at + KEPT_HEAD; /* read only from here on */
-        w->y = w->k + w->stages * n;
-        w->y1 = w->y + (s - 1) * n;
+        w->y1 = w->z1 + (s - 1) * n;
         if (at[3] != 0.0) good = differentiate_rates(w, lane, tau, w->y, unit);
         for (int64_t i = 1; i < s && good; i++)
-            good = differentiate(w, lane, i, i == s - 1 ? to : tau + w->method->c[i] * h, h, w->y + i * n, unit);
+            good = differentiate(w, lane, i, i == s - 1 ? to : tau + w->method->c[i] * h, h, w->z1 + i * n, unit);
         if (!good) break;
         write_outputs(w, lane, &next, tau, to - tau);
         memcpy(w->s, w->sk + s * size, sizeof(double) * size);
         memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
         task->counts[COUNTS * lane]++;
         task->counts[COUNTS * lane + 4] += w->method == task->pair;
-        at += KEPT_HEAD + 2 * w->stages * n;
+        at += KEPT_HEAD + (w->stages + 1) * n;
     }
     w->y = y; w->y1 = y1; w->k = k;
     return good && next == task->m;
@@ -927,7 +996,7 @@ static int integrate(Work *w, int64_t lane)
             if ((which = look(w, lane, tau)) >= 0) { why = NOT_FINITE; goto failed; }
             known = 1;
         }
-        int trouble = explicit || factorize_step(&w->shared, model, w->jacobian, g, unit) ? FINE : STEP_NEWTON;
+        int trouble = explicit || factorize_step(&w->shared, model, w->jacobian, g, unit, ROUGH) ? FINE : STEP_NEWTON;
         for (int64_t i = 1; i < s && !trouble; i++) {
             const double at = i == s - 1 ? to : tau + method->c[i] * h, *a = method->a + i * s, *guess = method->predict + i * s;
             double *y = w->z1 + i * n, *k = w->k + i * n;

@@ -23,7 +23,7 @@ from operator import is_
 from pathlib import Path
 from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import casadi as ca
 import numpy as np
@@ -58,6 +58,9 @@ _BUDGET = 20_000  # steps between two looks at the watch
 _COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled
 _ROOM = 2**19  # numbers of steps that are kept: 4 MB
 _POOLS = 8  # that wait for their next use
+_MOST_ROOM = 2**26  # numbers of all steps of one model that are kept at once: 512 MB
+_SPARE, _FADING = 1.3, 0.95  # of the room that an integration took before
+_HEAD = 6  # numbers of a step besides its stages, KEPT_HEAD of esdirk.c
 _MOST_KEPT = 2**27  # numbers of one lane's steps on the way back: 1 GB
 
 FINE, STEP_ERROR, STEP_NEWTON, MANY_STEPS, NOT_FINITE, SINGULAR, NO_MEMORY, NO_SLOPES, STAGE_SINGULAR = range(9)
@@ -154,16 +157,33 @@ class StepSizes:
 class StoredSteps:
     """The steps of an integration, as the compiled integrator keeps them for that of directions.
 
-    pool (room,) numbers, kept (2 L + 1,) what they are; the pool goes back to `free` with the last who knows of it.
+    pool (room,) numbers, kept (2 L + 1,) what they are; the pool goes back to the model's with the last who knows of
+    it.  `room` is what such an integration took before; more than all steps may take together is not kept.
     """
 
-    def __init__(self, lanes: Lanes, how: tuple[Any, ...], free: list[Array]) -> None:
+    def __init__(self, lanes: Lanes, how: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
+        self._of, self._how, self._free = _what(lanes), how, model.free
+        kept, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_SPARE * room)
+        self.held: tuple[Array, Integers]
+        """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
+        if _ROOM < room <= _MOST_ROOM:
+            model.make_room(room)
+            self.held = np.empty(room), kept
+            model.large.append(ref(self))
+            return
         try:
-            self.pool = free.pop()
+            self.held = self._free.pop(), kept
         except IndexError:
-            self.pool = np.empty(_ROOM)
-        self.kept = np.zeros(2 * lanes.size + 1, dtype=np.int64)
-        self._of, self._how, self._free = _what(lanes), how, free
+            self.held = np.empty(_ROOM), kept
+
+    @property
+    def count(self) -> Integers:
+        """How many steps of each lane are here, (L,), -1 where there was no room."""
+        return self.held[1][1:-1:2]
+
+    def give_up(self) -> None:
+        """Let others have the room: who would follow these steps has to integrate again."""
+        self.held = np.empty(0), np.full_like(self.held[1], -1)
 
     def belongs(self, lanes: Lanes, how: tuple[Any, ...]) -> bool:
         """Tell whether these are the steps of the very same arrays, taken in the same way."""
@@ -175,8 +195,8 @@ class StoredSteps:
 
     def __del__(self) -> None:
         """Let others use the pool."""
-        if len(self._free) < _POOLS:
-            self._free.append(self.pool)
+        if len(self._free) < _POOLS and self.held[0].size == _ROOM:
+            self._free.append(self.held[0])
 
 
 def _what(lanes: Lanes) -> tuple[Array | None, ...]:
@@ -267,6 +287,9 @@ class NativeModel:
         self._local = threading.local()
         self.free: list[Array] = []
         """Pools for steps that nobody knows of any more."""
+        self.large: list[ref[StoredSteps]] = []
+        """Steps in larger pools."""
+        self._taken: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
         self.spent = 0.0
         """Seconds of computing time."""
 
@@ -292,6 +315,14 @@ class NativeModel:
     @cached_property
     def _known(self) -> bool:
         return is_compiled(self._source, _MODEL_FLAGS)
+
+    def make_room(self, room: int) -> None:
+        """Give up the oldest steps in large pools until there is room for so many numbers."""
+        with _LOCK:
+            alive = [steps for of in self.large if (steps := of()) is not None]
+            while alive and sum(steps.held[0].size for steps in alive) + room > _MOST_ROOM:
+                alive.pop(0).give_up()
+            self.large = [ref(steps) for steps in alive]
 
     def integrate(
         self,
@@ -335,15 +366,16 @@ class NativeModel:
         how, kept = (self, grid, method, pair, control), follow
         explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
         if keep:
-            kept = StoredSteps(lanes, how, self.free) if here and directions is None else None
+            room = self._taken.get((grid.tobytes(), size), 0)
+            kept = StoredSteps(lanes, how, self, room) if here and directions is None else None
         elif follow is not None and not follow.belongs(lanes, how):
             kept = None
 
         def pieces(first: int, last: int) -> Iterator[None]:
             """Integrate some of the lanes; before each piece of work it is time to look at the watch."""
-            part = slice(first, last)
-            store = _NO_STORE if kept is None or not here else (
-                _address(kept.pool), kept.pool.size, int(not keep), _address(kept.kept)
+            part, held = slice(first, last), None if kept is None or not here else kept.held
+            store = _NO_STORE if held is None else (
+                _address(held[0]), held[0].size, int(not keep), _address(held[1])
             )  # fmt: skip
             own = self.workspace()
             of: tuple[Any, ...] = *given[1:], quiet, *moves, out
@@ -365,6 +397,10 @@ class NativeModel:
         for _ in self._turns(pieces, size):
             look()
         self.spent += thread_time() - began
+        stages = max(method.stages, 0 if pair is None else pair.stages)
+        key = grid.tobytes(), size
+        room = int(counts[:, 0].sum()) * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
+        self._taken[key] = max(room, int(_FADING * self._taken.get(key, 0)))  # others have the same key
         return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
     def pull(
@@ -418,8 +454,9 @@ class NativeModel:
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
                 newton=control.newton, grid=_address(grid), pair=explicit, **at,
             )  # fmt: skip
-            if kept is not None:
-                task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
+            held = None if kept is None else kept.held
+            if held is not None:
+                task.pool, task.room, task.kept = _address(held[0]), held[0].size, _address(held[1])
             sums = _Sums(n_a, *(_address(a[part]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
             lane, own = 0, self.workspace()
             while lane < count:
@@ -591,8 +628,9 @@ class TaskLaid:
         task.x0, task.p, task.x = _address(x0), _address(p), _address(x)
         task.pool = task.kept = task.dx = None
         task.n_d = 0
-        if kept is not None:
-            task.pool, task.room, task.kept = _address(kept.pool), kept.pool.size, _address(kept.kept)
+        held = None if kept is None else kept.held
+        if held is not None:
+            task.pool, task.room, task.kept = _address(held[0]), held[0].size, _address(held[1])
             task.follow = int(directions is not None)
         if directions is not None:
             task.dx0, task.dp, task.dx = map(_address, directions)

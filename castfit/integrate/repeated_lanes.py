@@ -48,7 +48,7 @@ class RepeatedLanes:
         if laid is None:
             return lanes, self._by.values(lanes)
         x = np.empty(self._shape)
-        kept = StoredSteps(lanes, laid.how, laid.by.model.free) if self._free else None
+        kept = StoredSteps(lanes, laid.how, laid.by.model) if self._free else None
         if laid.run(x0, p, x, kept, None):
             return lanes, Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
         return lanes, self._by.values(lanes, begun=laid.outcome(x, kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -102,6 +103,48 @@ def test_one_interval_with_an_input_moves_with_its_ends():
     lanes = make_lanes(rng.uniform(0, 1, 60), [30.0, 2.0], 1.0, u=u, start=2.0)
     options = IntegratorOptions("esdirk", watch_sensitivities=False)
     same_sums(Integrator(chain(60).system, [1.0], options), lanes, rng, moving=True)
+
+
+def test_what_rough_factors_leave_is_corrected(monkeypatch):
+    """Every matrix is doubted, and its factors err by 1e-6, as those of badly scaled networks may."""
+    rng = np.random.default_rng(5)
+    _, lanes, grid = of_chain(rng)
+    seeds = rng.standard_normal((1, 2, 3, 60))
+    usual = esdirk_binding.integrator()
+    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted(esdirk_binding._FOLDER.glob("esdirk*.c")))
+    changes = [(rf"#define {n} \S+", f"#define {n} {v}")
+               for n, v in (("LARGEST_OF_MANY", "0.0"), ("ACCURATE", "-1.0"), ("ROUGH", "1.0"))]  # fmt: skip
+    for old, new in [*changes, (r"inverse\[k\] = 1.0 / here", "inverse[k] = 1.000001 / here")]:
+        source, count = re.subn(old, new, source)
+        assert count == 1
+    doubting = esdirk_binding.load(source, esdirk_binding._FLAGS)
+    for name in ("castfit_integrate", "castfit_pull"):
+        getattr(doubting, name).argtypes = getattr(usual, name).argtypes
+        getattr(doubting, name).restype = getattr(usual, name).restype
+    integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
+    at = integrator.values(lanes, keep=True)
+    found = integrator.adjoint(lanes, at, seeds)
+    monkeypatch.setattr(esdirk_binding, "integrator", lambda: doubting)
+    for ours, theirs in zip(integrator.adjoint(lanes, at, seeds).bars, found.bars, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_later_ones(monkeypatch):
+    rng = np.random.default_rng(6)
+    _, lanes, grid = of_chain(rng)
+    seeds = rng.standard_normal((1, 1, 3, 60))
+    monkeypatch.setattr(esdirk_binding, "_ROOM", 1000)
+    integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
+    first = integrator.values(lanes, keep=True)
+    assert first.kept.count[0] == -1  # in so little room
+    second = integrator.values(lanes, keep=True)
+    assert second.kept.count[0] == second.steps
+    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second.kept.held[0].size))
+    third = integrator.values(lanes, keep=True)
+    assert (second.kept.count[0], third.kept.count[0]) == (-1, third.steps)
+    for found in (integrator.adjoint(lanes, at, seeds) for at in (first, second)):
+        for ours, theirs in zip(found.bars, integrator.adjoint(lanes, third, seeds).bars, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_sparse_matrices_give_what_pivoting_gives(monkeypatch):
