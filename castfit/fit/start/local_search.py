@@ -40,6 +40,7 @@ ROUNDS = 6
 """Of following a valley, at most."""
 
 _PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
+_FORECAST = 15  # iterations, by whose decrease the rest of a round is foretold
 _PER_HORIZON = 15
 _PATIENT = Box(patience=40)
 _COARSE = Box(patience=8, progress=1e-4)
@@ -109,9 +110,11 @@ def descend(
 
 def settle(
     scene: Scene, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
-    step_control: str = "box",
+    hope: float = np.inf, step_control: str = "box",
 ) -> Descent:  # fmt: skip
     """Go down to the optimum, or as far as rounds pay; `dropped` if there is more to come.
+
+    A round ends where the cost, falling on as it did last, would not come down to `hope`.
 
     In a long valley that takes several rounds, each with a box of its own.  What is below `best`, the lowest cost of
     other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one;
@@ -123,7 +126,8 @@ def settle(
     rule = patient if step_control == "box" else step_control
     theta, cost, work, ended, optimum = start, np.inf, 0.0, False, False
     for _ in range(rounds):
-        found = _solve(staged, theta, POLISHING, until - time.time(), rule=rule, least=0.0)
+        look = None if hope == np.inf else _Forecast(hope)
+        found = _solve(staged, theta, POLISHING, until - time.time(), look, rule=rule, least=0.0)
         scene.compiled_in_time()
         theta, before, cost = found.theta, cost, found.cost
         work += found.work * (_FINER if staged is scene.accurate else 1.0)
@@ -136,6 +140,19 @@ def settle(
         elif ended:
             break
     return Descent(theta, scene.cost(theta), work, dropped=not ended, optimum=optimum)
+
+
+class _Forecast:
+    """Tells whether a round is hopeless: its cost, falling on as in the last steps, ends above `hope`."""
+
+    def __init__(self, hope: float) -> None:
+        self.hope, self._before = hope, np.inf
+
+    def __call__(self, iteration: int, cost: float) -> bool:
+        if iteration % _FORECAST:
+            return False
+        before, self._before = self._before, cost
+        return iteration > _FORECAST and cost - (before - cost) / _FORECAST * (POLISHING - iteration) > self.hope
 
 
 def grow(

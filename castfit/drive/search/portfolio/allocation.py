@@ -181,15 +181,30 @@ class PortfolioState:
         floor = _least(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < least))
         return solution if floor is None else floor
 
+    @property
+    def frontier(self) -> float:
+        """The lowest cost so far that full accuracy has not refuted, be it an optimum or not."""
+        T = self.table
+        refuted = T["fitted"] & ~T["settled"]
+        return float(T["cost"][(T["size"] > 0) & ~refuted].min(initial=self.lowest))
+
     def unconfirmed(self, *, last: bool = False) -> int | None:
         """Return the candidate that promises most of those that look better than every solution; None if none does.
 
         Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
+        What valleys were followed for does not count: an optimum need not wait for them.
         Floors of valleys take longer, and have to wait for their share.  Neither holds for the `last` time.
         """
         T = self.table
         settled = T["settled"] & (~T["floor"] | last | self._spare)
-        return self._promising(settled) if last or T["checking"].sum() <= _CHECKS * T["work"].sum() else None
+        spent = T["checking"].sum() - T["following"].sum()
+        return self._promising(settled) if last or spent <= _CHECKS * T["work"].sum() else None
+
+    @property
+    def unpolished(self) -> int | None:
+        """The best that holds at full accuracy, if its fit was cut short; None if there is none."""
+        best = self._lowest
+        return None if best is None or self.tried[best].success or self.tried[best].end.polished else best
 
     @property
     def last_resort(self) -> int | None:
@@ -275,6 +290,8 @@ class PortfolioState:
         )  # fmt: skip
         if not end.settled:
             after = replace(after, theta=before.end.theta, cost=before.end.cost)
+            if before.end.result is not None:  # what held before does not cease to
+                after = replace(after, result=before.end.result, settled=before.end.settled)
         return self._changed(index, after)
 
     def _changed(self, index: int, end: Outcome) -> PortfolioState:
@@ -299,7 +316,7 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
     guessed, boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
     limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
-    base = Order("", screen=options.screen, limits=limits, best=state.lowest, step_control=options.step_control)
+    base = Order("", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control)
     out: list[Order] = []
     for way in ways:
         seed = int(rng.integers(2**63, size=1)[0])

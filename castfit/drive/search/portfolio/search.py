@@ -103,9 +103,12 @@ class _PortfolioSearch:
         """Plan until there is something to be carried out, or the search is at its end."""
         while not self._planned and not self.reason:
             self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(last=self._closing)
+            polishing = self._confirming is None and (self._late or self._enough)
+            if polishing:
+                self._confirming = self.state.unpolished
             if self._confirming is not None:
                 theta = self.state.tried[self._confirming].end.theta
-                orders = [Order(CONFIRM, theta=theta)]
+                orders = [Order(CONFIRM, theta=theta, accurate=polishing)]
             elif not self._late and (valley := self.state.valley(last=self._closing)) is not None:
                 self._following = valley
                 orders = [following(self.state, self.options, valley)]
@@ -190,9 +193,13 @@ class _PortfolioSearch:
         if end.result is not None and (self._best is None or _rank(end) < self._rank):
             self._best, self._rank = end.result, _rank(end)
 
+    @property
+    def _enough(self) -> bool:
+        return self.state.found().size >= self.finds
+
     def _done(self) -> str:
         """Say why the search is at its end; empty while it is not."""
-        if self.state.found().size < self.finds or self._best is None or not self._best.success:
+        if not self._enough or self._best is None or not self._best.success:
             return ""
         if self._best.goodness.described:
             return f"it was found as often as was asked for ({self.finds})."

@@ -97,7 +97,8 @@ OPEN = (np.inf, np.inf)
 """Costs at two looks (`castfit.fit.start.local_search.LOOKS`) above which nobody is dropped."""
 
 _ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
-_CONFIRMING = 150  # iterations of a fit that confirms
+_CONFIRMING = 25  # iterations of a fit that confirms
+_POLISHING = 150  # of one that ends a search
 _CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
 _BOX = Box(patience=6)  # of a fit that confirms: it begins where a search could gain no more
 _LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
@@ -115,7 +116,8 @@ class Order:
     limits : costs above which it is dropped at its looks
     best : the lowest cost so far
     guess : whether it begins at the guess
-    accurate : whether a valley is followed at the accuracy that floors of long ones need
+    accurate : whether a valley is followed at the accuracy that floors of long ones need, and whether a fit that
+        confirms takes as many iterations as an optimum may need
     step_control : of the local fit
     family : of a moved one
     """
@@ -145,6 +147,7 @@ class Outcome:
     following, checking : the part of the work that this took, and that it took to follow it or to confirm it
     begun : where it started, (n,) as theta; empty of what goes on from another candidate
     floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
+    polished : whether it was fitted at full accuracy with all iterations that an optimum may need
     """
 
     theta: tuple[float, ...] = ()
@@ -160,6 +163,7 @@ class Outcome:
     following: float = 0.0
     checking: float = 0.0
     floor: bool = False
+    polished: bool = False
     begun: tuple[float, ...] = ()
 
 
@@ -186,7 +190,7 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
                 end = further if not end.settled or further.cost < end.cost - SAME else end
             end = replace(end, begun=tuple(theta.tolist()))
         elif order.way == CONFIRM:
-            end = _confirmed(problem, scene, np.array(order.theta), left)
+            end = _confirmed(problem, scene, order, left)
         elif order.way == FOLLOW:
             end = _followed(scene, order, until)
         elif order.way == EXCHANGED:
@@ -241,7 +245,8 @@ def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -
         near = -SAME
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
         return end
-    settled = settle(scene, found.theta, until - time.time(), best=order.best - SAME, rounds=1, step_control=by)
+    hope = order.best + SAME if found.cost > order.best else np.inf
+    settled = settle(scene, found.theta, until - time.time(), rounds=1, hope=hope, step_control=by)
     return replace(
         end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
         settled=not settled.dropped,
@@ -294,11 +299,16 @@ def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     return replace(best, work=work)
 
 
-def _confirmed(problem: Posable, scene: Scene, theta: Array, left: float) -> Outcome:
-    """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low."""
+def _confirmed(problem: Posable, scene: Scene, order: Order, left: float) -> Outcome:
+    """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low.
+
+    What holds need not be fitted to its optimum before the search knows nothing better.
+    """
+    theta = np.array(order.theta)
+    solver = GaussNewton(_BOX, max_iter=_POLISHING if order.accurate else _CONFIRMING, tolerance=_CONFIRMED)
     start = _named(problem, scene, theta)
-    solver = GaussNewton(_BOX, max_iter=_CONFIRMING, tolerance=_CONFIRMED)
     end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene)
+    end = replace(end, polished=order.accurate or end.settled)
     if end.result is None or end.result.status not in _ON_FLOORS:
         return end
     cost = scene.exact_cost(np.array(end.theta))  # a fit's own may be on another scale, with sizes of errors in it
