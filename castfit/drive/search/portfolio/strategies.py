@@ -97,7 +97,7 @@ OPEN = (np.inf, np.inf)
 """Costs at two looks (`castfit.fit.start.local_search.LOOKS`) above which nobody is dropped."""
 
 _ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
-_CONFIRMING = 25  # iterations of a fit that confirms
+_CONFIRMING = 10  # iterations of a fit that confirms
 _POLISHING = 150  # of one that ends a search
 _CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
 _BOX = Box(patience=6)  # of a fit that confirms: it begins where a search could gain no more
