@@ -57,6 +57,7 @@ _HARD = 40  # candidates after which what is searched is hard to find
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
 _DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
+_REFUTED = 2  # times that a cost did not hold at full accuracy: where it is met again, nothing else is expected
 _CHECKS = 0.15  # of the work, for confirmations and valleys
 _VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
 _FRESH = 6  # candidates before points are moved
@@ -184,9 +185,16 @@ class PortfolioState:
     @property
     def frontier(self) -> float:
         """The lowest cost so far that full accuracy has not refuted, be it an optimum or not."""
+        return float(self.table["cost"][(self.table["size"] > 0) & ~self._refuted].min(initial=self.lowest))
+
+    @cached_property
+    def _refuted(self) -> Mask:
+        """What did not hold at full accuracy, and what has the cost of several that did not."""
         T = self.table
-        refuted = T["fitted"] & ~T["settled"]
-        return float(T["cost"][(T["size"] > 0) & ~refuted].min(initial=self.lowest))
+        failed = T["fitted"] & ~T["settled"]
+        costs: Array = np.sort(T["cost"][failed])
+        alike = costs.searchsorted(T["cost"] + SAME, side="right") - costs.searchsorted(T["cost"] - SAME)
+        return np.asarray(failed | (~T["fitted"] & (alike >= _REFUTED)), dtype=np.bool_)
 
     def unconfirmed(self, *, last: bool = False) -> int | None:
         """Return the candidate that promises most of those that look better than every solution; None if none does.
@@ -196,7 +204,7 @@ class PortfolioState:
         Floors of valleys take longer, and have to wait for their share.  Neither holds for the `last` time.
         """
         T = self.table
-        settled = T["settled"] & (~T["floor"] | last | self._spare)
+        settled = T["settled"] & (~T["floor"] | last | self._spare) & ~self._refuted
         spent = T["checking"].sum() - T["following"].sum()
         return self._promising(settled) if last or spent <= _CHECKS * T["work"].sum() else None
 
@@ -222,7 +230,7 @@ class PortfolioState:
         """
         T = self.table
         least = min(float(T["cost"][T["settled"]].min(initial=np.inf)), self.lowest) - SAME
-        open_ = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"]) & (T["cost"] < least)
+        open_ = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < least)
         lowest = _least(T["cost"], open_)
         return lowest if lowest is not None and (last or self._spare[lowest]) else None
 
