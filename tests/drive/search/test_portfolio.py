@@ -19,6 +19,7 @@ import castfit as cf
 from castfit import cli
 from castfit._bench.ablation import INGREDIENTS, run_ablation
 from castfit._bench.table import collected
+from castfit._support.status import Status
 from castfit.drive.search.portfolio import search, strategies
 from castfit.drive.search.portfolio.allocation import (
     FamilyHead,
@@ -457,6 +458,85 @@ def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
     assert state(beaten, lower).unconfirmed() is None  # others have to wait
     assert state(beaten, lower).unconfirmed(last=True) == 1
     assert state(beaten, lower, Outcome(work=1000.0)).unconfirmed() == 1
+
+
+def test_optima_need_not_wait_for_what_valleys_were_followed_for():
+    solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
+    held = Outcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
+    valley = Outcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
+    state = PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate((held, valley))))
+    found = state.extended([Tried(2, "box", Outcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1))
+    assert found.unconfirmed() == 2
+
+
+def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
+    failed = replace(cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=0)), status=Status.START_FAILED)
+
+    def state(*ends):
+        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+
+    refuted, valley = Outcome((0.0,), 1.0, result=failed), Outcome((1.0,), 3.0)
+    assert state().frontier == np.inf
+    assert state(refuted, valley, Outcome()).frontier == 3.0  # a candidate without an end has no cost
+    again = Outcome((2.0,), 1.05, settled=True)
+    assert state(refuted, valley, again).frontier == 1.05
+    assert state(refuted, valley, again).unconfirmed() == 2
+    twice = state(refuted, replace(refuted, cost=1.02), valley, again)  # the same a third time?
+    assert twice.frontier == 3.0
+    assert twice.unconfirmed(last=True) is None
+    assert twice.valley() == 2
+    assert twice.last_resort == 3
+
+
+def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch):
+    problem = chain()
+    asked: list[bool] = []
+
+    def confirmed(problem, scene, order, left):
+        asked.append(order.accurate)
+        return original(problem, scene, order, left)
+
+    original = strategies._confirmed
+    monkeypatch.setattr(strategies, "_confirmed", confirmed)
+    whole = cf.estimate(problem, rng=1, ways=["box"])
+    assert whole.sure
+    assert not any(asked)
+    monkeypatch.setattr(strategies, "_CONFIRMING", 0)
+    held = cf.estimate(problem, rng=1, ways=["box"])
+    assert asked[-1]
+    assert held.sure
+    assert held.best.success
+    assert held.value == pytest.approx(whole.value, abs=1e-6)
+
+
+def test_a_fit_that_ends_badly_does_not_undo_what_held():
+    solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
+    floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
+    held = Outcome((1.0,), 2.0, result=floor, settled=True)
+    state = PortfolioState((Tried(0, "box", held),))
+    assert state.unpolished == 0
+    after = state.confirmed(0, Outcome((3.0,), np.inf, result=floor, polished=True))
+    assert after.lowest == 2.0
+    assert after.unpolished is None
+    better = state.confirmed(0, Outcome((3.0,), 1.0, result=solution, settled=True, polished=True))
+    assert better.lowest == 1.0
+
+
+def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for():
+    forecast = local_search._Forecast(10.0)
+    costs = 30.0 * 0.97 ** np.arange(local_search.POLISHING)  # ends at 0.3
+    assert not any(forecast(k, c) for k, c in enumerate(costs))
+    slow = 30.0 - 0.1 * np.arange(local_search.POLISHING)  # at 15
+    given_up = [local_search._Forecast(hope) for hope in (14.0, 16.0)]
+    ends = [next((k for k, c in enumerate(slow) if of(k, c)), None) for of in given_up]
+    assert ends == [2 * local_search._FORECAST, None]
+
+    problem = chain()
+    scene = scene_of(problem.posed)
+    start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
+    whole = settle(scene, start, np.inf, rounds=1)
+    hopeful = settle(scene, start, np.inf, rounds=1, hope=whole.cost)
+    assert (hopeful.theta == whole.theta).all()
 
 
 def test_ways_pay_for_what_they_do_and_not_for_confirmations():

@@ -229,7 +229,7 @@ class PortfolioState:
         None if there is none, or no share of the work is left for it, but for the `last` time.
         """
         T = self.table
-        least = min(float(T["cost"][T["settled"]].min(initial=np.inf)), self.lowest) - SAME
+        least = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME
         open_ = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < least)
         lowest = _least(T["cost"], open_)
         return lowest if lowest is not None and (last or self._spare[lowest]) else None
