@@ -173,8 +173,9 @@ class CollocationProblem(TranscribedProblem):
         return other
 
     def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(self._naturals(v)), strict=True):
-            observed = e.slopes(self.equations, at, *chain.local(v)[1:]).observed
+        for i, (e, chain, at) in enumerate(zip(self.elements, self.layout.chains, self._naturals(v), strict=True)):
+            neutral = replace(at, p=self._projection.neutral(i, at.p))
+            observed = e.slopes(self.equations, neutral, *chain.local(v)[1:]).observed
             yield e.measured, observed[..., : e.n_e] * self.magnitude
 
     @property
@@ -303,12 +304,14 @@ class CollocationProblem(TranscribedProblem):
 
     def _projected(self, v: Array) -> Array:
         naturals = self._naturals(v)
+
+        def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
+            for e, chain, at, p in zip(self.elements, self.layout.chains, naturals, of_p, strict=True):
+                parameters = e.parameters(replace(at, p=p))
+                yield e.measured, e.seen(self.equations, parameters, *chain.local(v)[1:]).copy()
+
         with np.errstate(all="ignore"):
-            seen = (
-                (e.measured, e.seen(self.equations, e.parameters(at), *chain.local(v)[1:]).copy())
-                for e, chain, at in zip(self.elements, self.layout.chains, self._neutral(naturals), strict=True)
-            )
-            return self._projection.projected(v, [at.p for at in naturals], seen)
+            return self._projection.projected(v, naturals, observe)
 
     def _values(self, i: int, v: Array) -> tuple[ChainValues, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)

@@ -460,8 +460,11 @@ class ShootingProblem(TranscribedProblem):
         with self._silently():
             sweep = self._integrate(v, naturals)
         if self.eliminated.size:
-            seen_there = self._observed(sweep, self._neutral(naturals))
-            v = self._projection.projected(v, [n.p for n in naturals], seen_there)
+
+            def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
+                return self._observed(sweep, [replace(at, p=p) for at, p in zip(naturals, of_p, strict=True)])
+
+            v = self._projection.projected(v, naturals, observe)
             naturals = self._naturals(v)
         values: list[ChainValues] = []
         failures = [*self._unlinked(v, naturals), *sweep.failures]

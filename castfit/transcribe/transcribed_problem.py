@@ -83,10 +83,12 @@ class TranscribedProblem(StagedProblem):
 
     def explicit(self) -> Self:
         """Return the problem in which nothing is eliminated."""
-        if not self.eliminated.size:
-            return self
+        return self.projecting(NOTHING) if self.eliminated.size else self
+
+    def projecting(self, projection: Projection) -> Self:
+        """Return the problem in which something else is eliminated."""
         other = self._apart()
-        other._projection, other.eliminated = NOTHING, NOTHING.entries
+        other._projection, other.eliminated = projection, projection.entries
         return other
 
     @abstractmethod
@@ -108,10 +110,6 @@ class TranscribedProblem(StagedProblem):
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain predictions, spreads and normalised residuals of the measured values."""
         return tuple(tuple(part[m.values_mask] for part in m.standardised(g)) for m, g in self._seen(v))
-
-    def _neutral(self, naturals: Sequence[Natural]) -> list[Natural]:
-        """Return parameters and initial states with the scale 1 and the offset 0 of what is eliminated."""
-        return [replace(at, p=self._projection.neutral(i, at.p)) for i, at in enumerate(naturals)]
 
     def _evaluation(self, v: Array, values: Iterable[ChainValues], failures: Sequence[Failure]) -> Evaluation:
         """Put the chains' values together, with priors and relations; unknown sigmas are eliminated."""

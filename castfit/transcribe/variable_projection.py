@@ -16,7 +16,7 @@ Kaufman (1975), Newton's step is Newton's for the reduced cost (Schur complement
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.parameter_map import Natural
     from castfit.solve.staged import Jacobians, Layout
     from castfit.transcribe.observation import Measured
 
@@ -105,12 +106,18 @@ class Projection:
             for chain, j in zip(layout.chains, jacobians, strict=True)
         )
 
-    def projected(self, v: Array, p: Sequence[Array], seen: Iterable[tuple[Measured, Array]]) -> Array:
+    def projected(
+        self,
+        v: Array,
+        naturals: Sequence[Natural],
+        observe: Callable[[Sequence[Array]], Iterable[tuple[Measured, Array]]],
+    ) -> Array:
         """Return v (n_v,) with the eliminated entries at their optimum.
 
-        Per condition p (n_p,) are the parameters at v, and what is `seen` (K, M, n_g) that with `neutral` parameters.
+        `observe` tells per condition what is observed, (K, M, n_g), with other parameters (n_p,) in the outputs.
         """
-        out, observed = v.copy(), tuple(seen)
+        out, p = v.copy(), [at.p for at in naturals]
+        observed = tuple(observe([self.neutral(i, of) for i, of in enumerate(p)]))
         out[self.entries] = self.otherwise[self.entries]
         with np.errstate(all="ignore"):  # wild trial points overflow
             for block in self.blocks:
@@ -119,9 +126,9 @@ class Projection:
                 entries = list(block.entries)
                 known = self.otherwise[entries]
                 if block.uses[0].unit > 0.0 and not self.log[entries[0]]:  # what is linear is the logarithm
-                    found = np.exp(_least_squares(A, b, np.log(known), self.least[entries]))
+                    found = np.exp(least_squares(A, b, np.log(known), self.least[entries]))
                 else:
-                    found = _least_squares(A, b, known, self.least[entries])
+                    found = least_squares(A, b, known, self.least[entries])
                 out[entries] = np.where(np.isfinite(found), found, known)
         return out
 
@@ -159,7 +166,7 @@ def _rows(use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -
     return A, b * w
 
 
-def _least_squares(A: Array, b: Array, known: Array, least: Array) -> Array:
+def least_squares(A: Array, b: Array, known: Array, least: Array) -> Array:
     """Solve A x = b; what is not determined stays as near as possible to `known`, in units of its effect."""
     d = np.linalg.norm(A, axis=0)
     if not (np.isfinite(d).all() and np.isfinite(b).all()):

@@ -11,6 +11,9 @@ and Fisher's information is  T F T.  Residuals are those of normal errors, whose
 half of all squares is the negative log likelihood but for a constant (Raue et al. 2013, PLOS ONE 8, e74335, use
 C = 50).  castfit's rows give their derivatives: row i of a prediction is  d mu_i / s_i,  that of a spread, once it is
 weighted for Fisher's information,  sqrt(2) d log s_i.
+
+Where scales and offsets b are eliminated (castfit.formats.petab.inner_problem), the gradient by the rest is that at
+fixed b, and the information of the rest is the Schur complement of that of the entries of b that are not at a bound.
 """
 
 from __future__ import annotations
@@ -25,15 +28,16 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import text
+from castfit._support.arguments import items, text
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.pickling import Picklable
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, check, suggest
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.unknown import unknown
 from castfit.experiment.events import symbols_of
 from castfit.formats.optional import library
+from castfit.formats.petab.inner_problem import LinearQuantities, linear_quantities
 from castfit.formats.petab.likelihood import Objective
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.problem_tables import LIN, LOG, LOG10, ParameterRow
@@ -42,6 +46,7 @@ from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes
 from castfit.result.covariance import neg2loglik
 from castfit.transcribe.observation import constant
+from castfit.transcribe.transcribed_problem import sigma_limits
 
 _OFFSET = 50.0  # so that roots of 2 log s exist down to s = 1e-10
 _TOLERANCE = 1e-8  # of integration, as pyPESTO's users know it of AMICI
@@ -52,7 +57,8 @@ _SAME = 1e-9  # relative: values of fixed parameters
 class ParameterAxes:
     """What x is: names, scales ("lin", "log", "log10"), bounds, guesses on these scales; of all, fixed ones too.
 
-    place : (n_theta,) the entry of x that each entry of theta is;  fixed : entries that are not estimated
+    place : (n_theta,) the entry of x that each entry of theta is, -1 of what is eliminated
+    fixed : entries of x that are not estimated
     """
 
     names: tuple[str, ...]
@@ -65,26 +71,48 @@ class ParameterAxes:
 
 
 @dataclass(frozen=True, eq=False)
+class Eliminates:
+    """What is left out of x: `names` of all of it, bounds of `spreads`, and what is `linear`."""
+
+    names: tuple[str, ...]
+    spreads: Mapping[str, tuple[float, float]]
+    linear: LinearQuantities
+
+
+@dataclass(frozen=True, eq=False)
 class ScaledLikelihood(Picklable):
     """The negative log likelihood of a problem over x; nothing in it needs pyPESTO."""
 
     problem: Problem
     axes: ParameterAxes
     integrator: IntegratorOptions
+    eliminates: Eliminates
 
     @cached_property
     def _objective(self) -> Objective:
         """Sensitivities follow the steps that the states need: a third less time for the same digits."""
-        return Objective(self.problem, self._typical, replace(self.integrator, watch_sensitivities=False))
+        return self._integrated_by(replace(self.integrator, watch_sensitivities=False))
 
     @cached_property
     def _robust(self) -> Objective:
         """What is asked where that fails: steps short enough for sensitivities, other methods."""
-        return Objective(self.problem, self._typical, self.integrator)
+        return self._integrated_by(self.integrator)
 
-    @property
-    def _typical(self) -> Array:
-        return np.array(self.problem.guess)
+    def _integrated_by(self, integrator: IntegratorOptions) -> Objective:
+        posed, (spreads, linear) = self.problem.posed, (self.eliminates.spreads, self.eliminates.linear)
+        if spreads:
+            posed = replace(posed, group_bounds=tuple(spreads.get(n, (0.0, np.inf)) for n in posed.groups))
+        found = Objective(posed, np.array(self.problem.guess), integrator)
+        if not linear.entries:
+            return found
+        limits = sigma_limits(posed, found.staged.layout, found.staged.signal)
+        found.staged = found.staged.projecting(linear.projection(posed, limits))
+        return found
+
+    @cached_property
+    def _free(self) -> Index:
+        """The entries of theta that are not eliminated."""
+        return np.flatnonzero(self.axes.place >= 0)
 
     @cached_property
     def _constant(self) -> float:
@@ -93,10 +121,10 @@ class ScaledLikelihood(Picklable):
 
     @property
     def squares(self) -> bool:
-        """Whether there are residuals: all errors are normal, and no spread is eliminated."""
+        """Whether there are residuals: all errors are normal, and nothing is eliminated."""
         observed = [of for c in self.problem.conditions for of in c.observed if of is not None]
         normal = all(isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.plain for of in observed)
-        return normal and not self._objective.staged.layout.n_groups
+        return normal and not self._objective.staged.layout.n_groups and not self.eliminates.linear.entries
 
     def theta(self, x: Array) -> tuple[Array, Array]:
         """Return theta and T, (n_theta,) each.
@@ -115,14 +143,15 @@ class ScaledLikelihood(Picklable):
                 for j in moved
             ]
             raise InputError("to_pypesto", said)
-        natural, slope = self._natural(x[axes.place])
+        natural, slope = np.array(self.problem.to_natural(self.problem.guess)), np.ones(axes.place.size)
+        natural[self._free], slope[self._free] = self._natural(x[axes.place[self._free]])
         theta = self.problem.to_search(natural)
         return theta, slope / self.problem.natural_slope(theta)
 
     def _natural(self, x: Array) -> tuple[Array, Array]:
-        """Return natural values of what is estimated, and their derivatives by x."""
+        """Return natural values of what is searched, and their derivatives by x."""
         bases = {LIN: 0.0, LOG: 1.0, LOG10: float(np.log(10.0))}
-        rate = np.array([bases[self.axes.scales[j]] for j in self.axes.place])
+        rate = np.array([bases[self.axes.scales[j]] for j in self.axes.place[self._free]])
         exponential = np.exp(rate * x)
         return np.where(rate == 0.0, x, exponential), np.where(rate == 0.0, 1.0, rate * exponential)
 
@@ -144,11 +173,19 @@ class ScaledLikelihood(Picklable):
         n = x.size
         if rows is None:
             return np.inf, np.full(n, np.nan), np.full((n, n), np.nan)
-        gradient, information = np.zeros(n), np.zeros((n, n))
-        gradient[self.axes.place] = rows.slopes.T @ rows.values
+        gradient, information, free = np.zeros(n), np.zeros((n, n)), self._free
+        place = self.axes.place[free]
+        gradient[place] = rows.slopes[:, free].T @ rows.values
         if order > 1:
-            information[np.ix_(self.axes.place, self.axes.place)] = rows.weighted.T @ rows.weighted
+            whole = rows.weighted.T @ rows.weighted
+            information[np.ix_(place, place)] = _without(whole, free, self._inside(rows))
         return rows.cost + self._constant, gradient, information
+
+    def _inside(self, rows: _Rows) -> Index:
+        """Return the entries of theta that are eliminated and not at a bound."""
+        entries = np.array(self.eliminates.linear.entries, dtype=np.intp)
+        theta, (lower, upper) = rows.theta[entries], (of[entries] for of in self.problem.posed.bounds)
+        return entries[(theta > lower) & (theta < upper)]
 
     def residuals(self, x: Array) -> tuple[Array, Array]:
         """Return residuals (n_r,) and their derivatives (n_r, n), where all errors are normal; NaN where they fail."""
@@ -170,9 +207,16 @@ class ScaledLikelihood(Picklable):
         return sum(int(chain.row_mask.sum()) for chain in self._objective.staged.layout.chains)
 
     def eliminated(self, x: Array) -> dict[str, float]:
-        """Return the spreads that are eliminated, where they are best."""
-        found = self._objective.evaluate(self.theta(x)[0])
-        return dict(zip(self.problem.posed.groups, np.asarray(found.at.sigma).tolist(), strict=True))
+        """Return what is eliminated, where it is best; NaN where the model cannot be integrated."""
+        with np.errstate(all="ignore"):
+            theta, _ = self.theta(x)
+            found = self._objective.staged.evaluate(self._objective.packed(theta))
+            if not found.ok:
+                found = self._robust.staged.evaluate(self._robust.packed(theta))
+        best = dict(zip(self.problem.posed.groups, np.asarray(found.sigma).tolist(), strict=True))
+        natural = self.problem.to_natural(found.v)
+        best |= {self.problem.names[j]: float(natural[j]) for j in self.eliminates.linear.entries}
+        return {n: best[n] if found.ok else float("nan") for n in self.eliminates.names}
 
     def _spreads(self, objective: Objective, x: Array) -> Array:
         """Return the spread of each value."""
@@ -212,24 +256,32 @@ class ScaledLikelihood(Picklable):
         r, by_x, seen = (np.concatenate(part) for part in (values, slopes, weighted))
         if not (np.isfinite(r).all() and np.isfinite(by_x).all() and np.isfinite(seen).all()):
             return None
-        return _Rows(objective, linear.cost, r, by_x, seen, np.concatenate(datum), np.concatenate(computed))
+        return _Rows(objective, linear.v, linear.cost, r, by_x, seen, np.concatenate(datum), np.concatenate(computed))
 
 
 @dataclass(frozen=True)
 class _Rows:
     """Rows (m,), their derivatives by entries of theta on the scales of x, and these weighted for information.
 
-    by : what computed them;  datum : (m,) which rows are those of values;  computed : (n,) which values have a spread
-    that is an expression
+    by : what computed them;  theta : where, with what is eliminated at its best;  datum : (m,) which rows are those of
+    values;  computed : (n,) which values have a spread that is an expression
     """
 
     by: Objective
+    theta: Array
     cost: float
     values: Array
     slopes: Array
     weighted: Array
     datum: Mask
     computed: Mask
+
+
+def _without(information: Array, kept: Index, left_out: Index) -> Array:
+    """Return the information of some quantities where others are eliminated: its Schur complement."""
+    inner = information[np.ix_(left_out, left_out)]
+    mixed = information[np.ix_(kept, left_out)]
+    return information[np.ix_(kept, kept)] - mixed @ np.linalg.pinv(inner, hermitian=True) @ mixed.T
 
 
 def _on_scales(values: Sequence[float | None], scales: Sequence[str]) -> Array:
@@ -244,7 +296,7 @@ def _on_scales(values: Sequence[float | None], scales: Sequence[str]) -> Array:
 def to_pypesto(
     problem: Problem | str | Path,
     *,
-    eliminate: bool = False,
+    eliminate: bool | Sequence[str] = False,
     integrator: IntegratorOptions | None = None,
 ) -> Any:
     """Return a problem's negative log likelihood as an objective of pyPESTO: value, gradient, information, residuals.
@@ -255,10 +307,13 @@ def to_pypesto(
         The YAML file of a PEtab problem: x is all of its parameter table, in its order and on its scales, fixed ones
         too, as ``PetabImporter(...).create_problem(objective=...)`` wants it.  Or a problem of castfit: x is what it
         estimates, what it searches as a logarithm on the scale log10.
-    eliminate : bool
-        Whether standard deviations that are parameters of their own, and of nothing else, stand at their most likely
-        value, without regard to bounds, and are left out of x (hierarchical optimization); those of `unknown` always
-        do.
+    eliminate : bool or sequence of str
+        Whether parameters that data determine by themselves are left out of x (hierarchical optimization): all of
+        them, or those that are named.  At every x they stand where they are best between their bounds.  These are
+        standard deviations of normal errors that are parameters of nothing else, and scales and offsets: parameters in
+        which all outputs that contain them are linear, or proportional to them where errors are those of a logarithm,
+        and which nothing else contains.  A parameter with a prior is none.  Of products such as  scale * (x + offset)
+        the first one is eliminated.  Standard deviations of `unknown` always are.
     integrator : IntegratorOptions, optional
         By default with a relative tolerance of 1e-8.
 
@@ -266,15 +321,15 @@ def to_pypesto(
     -------
     pypesto.objective.ObjectiveBase
         Without priors, which pyPESTO adds from PEtab's table.  Its second derivatives are Fisher's information.  It has
-        residuals where all errors are normal and no spread is eliminated.  ``objective.create_problem()`` is a
-        ``pypesto.Problem`` with bounds, names, scales and guess, and without priors; ``objective.eliminated(x)`` are
-        the spreads that were left out.  Where the model cannot be integrated, values are infinite.
+        residuals where all errors are normal and nothing is eliminated.  ``objective.create_problem()`` is a
+        ``pypesto.Problem`` with bounds, names, scales and guess, and without priors; ``objective.eliminated(x)`` is
+        what was left out of x, at its best.  Where the model cannot be integrated, values are infinite.
 
     Raises
     ------
     InputError
-        For mistakes in the files, what is no problem, priors of spreads that are to be eliminated, and where pyPESTO is
-        missing.
+        For mistakes in the files, what is no problem, names of what cannot be eliminated, each with the reason, and
+        where pyPESTO is missing.
 
     Examples
     --------
@@ -286,8 +341,9 @@ def to_pypesto(
     given: Any = problem
     options: Any = IntegratorOptions(relative_tolerance=_TOLERANCE) if integrator is None else integrator
     mistakes: list[str] = []
-    if eliminate not in (True, False):
-        mistakes.append(f"eliminate is {text(eliminate)}; choose True or False")
+    names = eliminate if isinstance(eliminate, bool) else tuple(items(eliminate) or ())
+    if not isinstance(eliminate, bool) and not (names and all(isinstance(n, str) for n in names)):
+        mistakes.append(f"eliminate is {text(eliminate)}; choose True, False, or names of parameters")
     if not isinstance(options, IntegratorOptions):
         mistakes.append(f"integrator is {text(integrator)}; give IntegratorOptions(...)")
     if not isinstance(given, (str, Path, Problem)):
@@ -297,22 +353,23 @@ def to_pypesto(
     loaded = None if isinstance(given, Problem) else load_tables(given)
     whole: Any = given if loaded is None else loaded.problem
     check("to_pypesto", kind_mistakes(whole))
-    reduced: Problem = _without_spreads(whole) if eliminate else whole
-    gone = {*whole.names} - {*reduced.names}
-    table = () if loaded is None else tuple(row for row in loaded.stated.parameters if row.name not in gone)
-    axes = _of_quantities(reduced) if loaded is None else _of_table(reduced, table)
-    return _kind(base)(ScaledLikelihood(reduced, axes, options))
+    reduced, eliminates = _eliminated(whole, names)
+    table = () if loaded is None else tuple(r for r in loaded.stated.parameters if r.name not in eliminates.names)
+    axes = _of_quantities(reduced, eliminates) if loaded is None else _of_table(reduced, table)
+    return _kind(base)(ScaledLikelihood(reduced, axes, options, eliminates))
 
 
-def _of_quantities(problem: Problem) -> ParameterAxes:
-    quantities = problem.quantities
+def _of_quantities(problem: Problem, eliminates: Eliminates) -> ParameterAxes:
+    kept = [j for j, n in enumerate(problem.names) if n not in eliminates.names]
+    quantities = [problem.quantities[j] for j in kept]
     scales = tuple(LOG10 if q.scale == "log" else LIN for q in quantities)
-    guess = problem.to_natural(problem.guess).tolist()
+    guess = problem.to_natural(problem.guess)[kept].tolist()
     lower, upper = [q.lower for q in quantities], [q.upper for q in quantities]
     lower, upper, guess = (_on_scales(of, scales) for of in (lower, upper, guess))
-    return ParameterAxes(
-        problem.names, scales, lower, upper, guess, np.arange(len(problem.names)), np.empty(0, dtype=np.intp)
-    )
+    place = np.full(len(problem.names), -1, dtype=np.intp)
+    place[kept] = np.arange(len(kept))
+    names = tuple(q.name for q in quantities)
+    return ParameterAxes(names, scales, lower, upper, guess, place, np.empty(0, dtype=np.intp))
 
 
 def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
@@ -320,20 +377,37 @@ def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
     guesses = dict(zip(problem.names, problem.to_natural(problem.guess).tolist(), strict=True))
     of = ([row.lower for row in rows], [row.upper for row in rows], [guesses.get(r.name, r.nominal) for r in rows])
     lower, upper, guess = (_on_scales(values, scales) for values in of)
-    place = np.array([names.index(n) for n in problem.names], dtype=np.intp)
+    place = np.array([names.index(n) if n in names else -1 for n in problem.names], dtype=np.intp)
     fixed = np.array([k for k, row in enumerate(rows) if not row.estimated], dtype=np.intp)
     return ParameterAxes(names, scales, lower, upper, guess, place, fixed)
 
 
-def _without_spreads(problem: Problem) -> Problem:
-    """Return the problem in which standard deviations that are parameters of nothing else are eliminated.
+def _eliminated(problem: Problem, asked: bool | tuple[str, ...]) -> tuple[Problem, Eliminates]:
+    """Return the problem without the spreads that are eliminated, and what is.
 
-    Raises InputError: for one that has a prior.
+    Raises InputError: for names of what is not estimated, or cannot be eliminated.
     """
+    if asked is False:
+        return problem, Eliminates((), {}, LinearQuantities((), (), {}))
+    wanted = problem.names if asked is True else asked
+    unknown_names = [n for n in wanted if n not in problem.names]
+    said = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
+    check("to_pypesto", said)
     own = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
-    free = {n for n in own if n in problem.names} - _elsewhere(problem)
-    priors = [n for n in sorted(free) if problem.parameters[n].prior is not None]
-    check("to_pypesto", [f"'{n}' has a prior and cannot be eliminated; choose eliminate=False" for n in priors])
+    informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
+    free = ({n for n in own if n in problem.names} - _elsewhere(problem) - informed) & {*wanted}
+    reduced = _without_spreads(problem, free)
+    linear = linear_quantities(reduced.posed, [n for n in wanted if n not in free])
+    if asked is not True:
+        said = [f"'{n}' cannot be eliminated: {why}" for n, why in linear.obstacles.items()]
+        check("to_pypesto", said)
+    bounds = {q.name: (q.lower, q.upper) for q in problem.quantities if q.name in free}
+    names = {*free, *(reduced.names[j] for j in linear.entries)}
+    return reduced, Eliminates(tuple(n for n in problem.names if n in names), bounds, linear)
+
+
+def _without_spreads(problem: Problem, free: set[str]) -> Problem:
+    """Return the problem in which standard deviations that are parameters of nothing else are eliminated."""
     experiments = [
         e.with_changes(noise={n: _opened(noise, free) for n, noise in e.noise.items()}) for e in problem.experiments
     ]
@@ -411,7 +485,7 @@ def _kind(base: Any) -> Any:
             return self.likelihood.axes.guess.copy()
 
         def eliminated(self, x: Array) -> dict[str, float]:
-            """Return the standard deviations that are left out of x, where they are best."""
+            """Return what is left out of x, where it is best."""
             return self.likelihood.eliminated(
                 np.asarray(self.pre_post_processor.preprocess(x=np.array(x)), dtype=float)
             )

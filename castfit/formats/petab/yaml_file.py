@@ -17,7 +17,7 @@ _TABLES = ("parameter", "condition", "experiment", "measurement", "observable", 
 
 @dataclass(frozen=True)
 class Overview:
-    """What a YAML file names: the version of the format, the model, and the files of each kind of table."""
+    """What a YAML file names: the version of its tables, the model, and the files of each kind of table."""
 
     file: Path
     version: int
@@ -68,7 +68,10 @@ def read_overview(path: Path) -> Overview:
 
 
 def _version(given: Mapping[str, Any]) -> int | None:
+    """Return the version of the tables: drafts of version 2 list problems, whose tables are those of version 1."""
     major = str(given.get("format_version", "")).split(".")[0]
+    if major == "2" and "problems" in given:
+        return 1
     return int(major) if major in ("1", "2") else None
 
 

@@ -1,0 +1,398 @@
+"""Scales and offsets that are eliminated: between their bounds they are best at every point of a search.
+
+With h what the states show at the measured points, outputs with normal errors are affine in b (m,), and those whose
+logarithm has normal errors are proportional to one entry of it:
+
+    mu = h_0 + sum_k h_k b_k,        log mu = log b_k + log h_k
+
+so that  beta = b,  or log b,  minimises squares that are weighted by 1 / sigma, between bounds: a small least-squares
+problem after every integration (Loos et al. 2018, Bioinformatics 34, 4266).  No equation of the model
+contains b, so that the gradient by all else is that at fixed b (envelope theorem), at bounds too.  Standard deviations
+that are eliminated beside them change nothing where all data of a block have one in common; else both are improved in
+turns until neither moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import casadi as ca
+import numpy as np
+
+from castfit.densities.noise.gaussian import Gaussian, LogNormal
+from castfit.problem.lie_derivatives import graph_of
+from castfit.problem.parameter_map import MappedExpressions, natural_value
+from castfit.transcribe.variable_projection import Projection, least_squares
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Index, Mask
+    from castfit.problem.compiled_experiments import Condition
+    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.parameter_map import Natural
+    from castfit.transcribe.observation import Measured
+
+_TURNS, _STILL = 1000, 1e-13  # of scales and standard deviations in turns, and the relative change that ends them
+_TINY = float(np.finfo(float).tiny)
+
+
+@dataclass(frozen=True)
+class LinearUse:
+    """The data of an output in an experiment, by their positions, and the entries of b that it contains, `members`.
+
+    unit : of the logarithm of the data, 0 where they are none;  group : the unknown sigma, -1 where it is known
+    """
+
+    condition: int
+    output: int
+    members: tuple[int, ...]
+    unit: float
+    group: int
+
+
+@dataclass(frozen=True, eq=False)
+class InnerProjection(Projection):
+    """The eliminated entries of theta (see the module) in the place of a staged problem's own projection.
+
+    inner (m,) : which they are;  lower, upper (m,) : natural bounds;  known (m,) : values where data say nothing
+    columns : per experiment, which entries of b it depends on, and where these stand in q
+    parts : uses whose entries, or unknown sigmas, have to be found together
+    sigma : floor and ceiling of unknown ones, (n_groups,) each
+    """
+
+    inner: Index = field(kw_only=True)
+    lower: Array = field(kw_only=True)
+    upper: Array = field(kw_only=True)
+    known: Array = field(kw_only=True)
+    columns: tuple[tuple[Index, Index], ...] = field(kw_only=True)
+    parts: tuple[tuple[LinearUse, ...], ...] = field(kw_only=True)
+    sigma: tuple[Array, Array] = field(kw_only=True)
+
+    @cached_property
+    def entries(self) -> Index:
+        """The eliminated entries, in order."""
+        return np.sort(self.inner)
+
+    def key(self, v: Array) -> bytes:
+        """Return what tells points apart: all but what is eliminated."""
+        out = v.copy()
+        out[self.inner] = 0.0
+        return out.tobytes()
+
+    def natural(self, v: Array) -> Array:
+        """Return b at v, (m,)."""
+        return natural_value(v[self.inner], self.log[self.inner])
+
+    @cached_property
+    def _rank(self) -> Index:
+        """Numbers of the entries, (m,), different where an output contains both: one simulation shows all of one."""
+        rank = np.full(self.inner.size, -1, dtype=np.intp)
+        together = [set(use.members) for part in self.parts for use in part]
+        for k in range(rank.size):
+            taken = {int(rank[j]) for of in together if k in of for j in of}
+            rank[k] = next(r for r in range(rank.size) if r not in taken)
+        return rank
+
+    def projected(
+        self,
+        v: Array,
+        naturals: Sequence[Natural],
+        observe: Callable[[Sequence[Array]], Iterable[tuple[Measured, Array]]],
+    ) -> Array:
+        """Return v (n_v,) with the eliminated entries at their optimum; see `Projection.projected`."""
+        out = v.copy()
+        with np.errstate(all="ignore"):  # wild trial points overflow
+            b = self.natural(v)
+            slope = np.where(self.log[self.inner], b, 1.0)
+            by_b: list[Array] = []
+            for at, (members, places) in zip(naturals, self.columns, strict=True):
+                own = np.zeros((at.p.size, b.size))
+                own[:, members] = at.dp[:, places] / slope[members]
+                by_b.append(own)
+            without = [at.p - own @ b for at, own in zip(naturals, by_b, strict=True)]
+            seen = [list(observe(without))]
+            for rank in range(int(self._rank.max()) + 1):
+                only = (self._rank == rank).astype(float)
+                seen.append(list(observe([p + own @ only for p, own in zip(without, by_b, strict=True)])))
+            found = self.known.copy()
+            for part in self.parts:
+                self._solve(part, seen, found)
+        out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(found, _TINY)), found)
+        return out
+
+    def _solve(self, part: Sequence[LinearUse], seen: Sequence[list[tuple[Measured, Array]]], found: Array) -> None:
+        """Put the entries of one part where they are best."""
+        members = sorted({k for use in part for k in use.members})
+        logs = np.array([any(use.unit > 0.0 for use in part if k in use.members) for k in members])
+        rows = [self._rows(use, members, seen) for use in part]
+        A, d, w = (np.concatenate([row[k] for row in rows]) for k in range(3))
+        group = np.repeat([use.group for use in part], [row[1].size for row in rows])
+        known, lower, upper = (of[members] for of in (self.known, self.lower, self.upper))
+        known, lower, upper = (np.where(logs, np.log(np.maximum(of, _TINY)), of) for of in (known, lower, upper))
+        if not (np.isfinite(A).all() and np.isfinite(d).all() and np.isfinite(w).all()):
+            return
+        beta, weight = known, w
+        sigma = np.ones(self.sigma[0].size + 1)  # group -1, of known sigma, is the last
+        mixed = np.unique(group)
+        for _ in range(_TURNS if mixed.size > 1 else 1):
+            beta = _between(A * weight[:, None], d * weight, known, lower, upper)
+            if mixed.size == 1:
+                break
+            before = sigma.copy()
+            for g in mixed[mixed >= 0]:
+                own = group == g
+                size = np.sqrt(np.mean((w[own] * (A[own] @ beta - d[own])) ** 2))
+                sigma[g] = np.clip(size, self.sigma[0][g], self.sigma[1][g])
+            weight = w / sigma[group]
+            if (np.abs(sigma - before) <= _STILL * before).all():
+                break
+        found[members] = np.where(logs, np.exp(beta), beta)
+
+    def _rows(
+        self, use: LinearUse, members: Sequence[int], seen: Sequence[list[tuple[Measured, Array]]]
+    ) -> tuple[Array, Array, Array]:
+        """Return A (n, k), d (n,), and weights (n,):  A beta  is the model of d."""
+        measured, g = seen[0][use.condition]
+        j = use.output
+        at = np.nonzero(measured.weight[:, :, j] > 0.0)
+        datum, weight = measured.target[(*at, j)], measured.weight[(*at, j)]
+        for slot in (slot for slot in measured.slots if slot.rows[0] == j):
+            at, datum = (slot.stage, slot.point), slot.datum
+            weight = 1.0 / (g[(*at, slot.columns[1])] if slot.functions.computed_spread else slot.spread)
+        h_0 = g[(*at, j)]
+        A = np.zeros((datum.size, len(members)))
+        if use.unit == 0.0:
+            for k in use.members:
+                A[:, members.index(k)] = seen[1 + int(self._rank[k])][use.condition][1][(*at, j)] - h_0
+            return A, datum - h_0, weight
+        h = h_0
+        for k in use.members:  # one at most
+            A[:, members.index(k)] = 1.0
+            h = seen[1 + int(self._rank[k])][use.condition][1][(*at, j)]
+        return A, np.log(datum) - np.log(h), weight / use.unit
+
+
+def _between(A: Array, b: Array, known: Array, lower: Array, upper: Array) -> Array:
+    """Minimise |A x - b| between bounds; what is not determined stays near `known`."""
+    x = least_squares(A, b, known, np.zeros(known.size))
+    if ((x >= lower) & (x <= upper)).all():
+        return x
+    if x.size == 1:
+        return np.clip(x, lower, upper)
+    from scipy.optimize import lsq_linear
+
+    size = np.linalg.norm(A, axis=0)
+    size[size == 0.0] = 1.0
+    fixed = lower == upper
+    high = np.where(fixed, np.nextafter(upper, np.inf), upper)  # it wants an interval
+    found: Any = lsq_linear(A / size, b, (lower * size, high * size), method="bvls", tol=1e-15)
+    return np.clip(found.x / size, lower, upper)
+
+
+@dataclass(frozen=True)
+class LinearQuantities:
+    """The quantities that can be eliminated, by their entries in theta, their data, and why others cannot, by name."""
+
+    entries: tuple[int, ...]
+    uses: tuple[LinearUse, ...]
+    obstacles: Mapping[str, str]
+
+    def projection(self, posed: Posed, sigma: tuple[Array, Array]) -> InnerProjection:
+        """Return what stands in the place of a staged problem's own projection; sigma as there."""
+        inner = np.array(self.entries, dtype=np.intp)
+        place = {j: k for k, j in enumerate(self.entries)}
+        columns: list[tuple[Index, Index]] = []
+        for c in posed.conditions:
+            pairs = [(place[j], at) for at, j in enumerate(c.theta.tolist()) if j in place]
+            own, where = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+            columns.append((own, where))
+        of = [posed.quantities[j] for j in self.entries]
+        lower, upper, known = (np.array([getattr(q, n) for q in of]) for n in ("lower", "upper", "guess"))
+        theta = np.asarray(posed.to_search(np.array([q.guess for q in posed.quantities])))
+        return InnerProjection(
+            (), np.asarray(posed.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, known=known,
+            columns=tuple(columns), parts=tuple(_together(self.uses)), sigma=sigma,
+        )  # fmt: skip
+
+
+def _together(uses: Sequence[LinearUse]) -> Iterator[tuple[LinearUse, ...]]:
+    """Collect uses with common entries, and, where their sigmas differ, with common unknown ones."""
+    left = list(uses)
+    while any(use.members for use in left):
+        part = [left.pop(next(i for i, use in enumerate(left) if use.members))]
+        while True:
+            members = {k for use in part for k in use.members}
+            groups = {use.group for use in part}
+            mixed = groups - {-1} if len(groups) > 1 else set[int]()
+            more = [use for use in left if members & {*use.members} or use.group in mixed]
+            if not more:
+                break
+            part += more
+            left = [use for use in left if use not in more]
+        yield tuple(part)
+
+
+def linear_quantities(posed: Posed, names: Iterable[str] | None = None) -> LinearQuantities:
+    """Find what enters the data linearly and nothing else, of all quantities or of the named ones, in their order."""
+    asked = posed.names if names is None else tuple(names)
+    obstacles: dict[str, str] = {}
+    tried: list[int] = []
+    for name in asked:
+        j = posed.names.index(name)
+        said = _apart(posed, j)
+        if said:
+            obstacles[name] = said
+        else:
+            tried.append(j)
+    patterns = [_Pattern.of(posed, i, c, tried) for i, c in enumerate(posed.conditions)] if tried else []
+    chosen: list[int] = []
+    for j in tried:
+        said = next((said for of in patterns if (said := of.obstacle(j, chosen))), "")
+        said = said or _kind(patterns, j)
+        if said:
+            obstacles[posed.names[j]] = said
+        else:
+            chosen.append(j)
+    uses = tuple(use for of in patterns for use in of.uses(chosen)) if chosen else ()
+    return LinearQuantities(tuple(chosen), uses, obstacles)
+
+
+def _apart(posed: Posed, j: int) -> str:
+    """Say what else than measured outputs a quantity enters."""
+    if posed.quantities[j].kind != "parameter":
+        return "it is an initial state"
+    if posed.informed[j]:
+        return "it has a prior"
+    name = posed.quantities[j].of
+    inside = {s.name() for c in posed.path for s in ca.symvar(graph_of(c, posed.model))}
+    if name in inside or any(relation.involved[j] for relation in posed.relations):
+        return "it is in a constraint"
+    for c in posed.conditions:
+        here = c.theta == j
+        if (here & (c.link.moving | c.link.starting)).any():
+            return "states, their initial values or events depend on it"
+        if (here & ~np.isin(np.arange(here.size), _expressed(c))).any():
+            return "it is in what cannot be taken apart"
+    return ""
+
+
+def _expressed(condition: Condition) -> Index:
+    """Return the entries of q that are parameters, or in expressions of these."""
+    link = condition.link
+    found = set(np.flatnonzero(link.of >= 0).tolist())
+    for part in link.parts:
+        if isinstance(part, MappedExpressions):
+            found |= set(part.source[part.source >= 0].tolist())
+    return np.array(sorted(found), dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """How the data of one experiment depend on the entries `tried` of theta.
+
+    by (n_g, k) : which outputs and spreads contain which;  bent : per output, pairs of entries in which it is not
+    linear;  pure : pairs of an output and an entry to which it is proportional
+    """
+
+    posed: Posed
+    condition: int
+    tried: tuple[int, ...]
+    by: Mask
+    bent: Mapping[int, frozenset[tuple[int, int]]]
+    pure: frozenset[tuple[int, int]]
+
+    @classmethod
+    def of(cls, posed: Posed, i: int, condition: Condition, tried: Sequence[int]) -> _Pattern:
+        """Work it out from the graphs."""
+        link, system = condition.link, posed.model.system
+        n = [ca.SX.sym(f"n{at}") for at in range(link.of.size)]
+        p = [ca.SX(value) for value in link.base_p.tolist()]
+        for entry in np.flatnonzero(link.parameter_of >= 0):
+            p[int(link.parameter_of[entry])] = n[int(entry)]
+        for part in link.parts:
+            if isinstance(part, MappedExpressions):
+                given = [n[s] if s >= 0 else ca.SX(v) for s, v in zip(part.source, part.numbers.tolist(), strict=True)]
+                values: Any = part.first(ca.vertcat(*given))[0]
+                for k, row in enumerate(part.rows.tolist()):
+                    if row < link.n_p:
+                        p[row] = values[k]
+        column = ca.substitute(posed.observed, system.p, ca.vertcat(*p)) if p else posed.observed
+        place = {j: at for at, j in enumerate(condition.theta.tolist())}
+        here = [k for k, j in enumerate(tried) if j in place]
+        symbols = [n[place[tried[k]]] for k in here]
+        by: Mask = np.zeros((column.numel(), len(tried)), dtype=np.bool_)
+        bent: dict[int, set[tuple[int, int]]] = {}
+        pure: set[tuple[int, int]] = set()
+        if not symbols:
+            return cls(posed, i, tuple(tried), by, {}, frozenset())
+        first = ca.jacobian(column, ca.vertcat(*symbols))
+        rows, columns = first.sparsity().get_triplet()
+        for row, k in zip(rows, columns, strict=True):
+            by[row, here[k]] = True
+        second = ca.jacobian(ca.vertcat(*first.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
+        for at, k in zip(*second.sparsity().get_triplet(), strict=True):
+            pair = tuple(sorted((tried[here[columns[at]]], tried[here[k]])))
+            bent.setdefault(rows[at], set()).add((pair[0], pair[1]))
+        for row, k in zip(rows, columns, strict=True):
+            if ca.SX(ca.substitute(column[row], symbols[k], 0)).is_zero():
+                pure.add((row, tried[here[k]]))
+        return cls(posed, i, tuple(tried), by, {r: frozenset(of) for r, of in bent.items()}, frozenset(pure))
+
+    def _measured(self, j: int) -> Iterator[int]:
+        """Yield the rows of measured outputs, and of all spreads, that contain an entry of theta."""
+        observed = self.posed.conditions[self.condition].observed
+        for row in np.flatnonzero(self.by[:, self.tried.index(j)]).tolist():
+            if row >= len(self.posed.outputs) or observed[row] is not None:
+                yield row
+
+    def obstacle(self, j: int, chosen: Sequence[int]) -> str:
+        """Say why an entry of theta cannot be eliminated beside others."""
+        outputs, names = self.posed.outputs, self.posed.names
+        for row in self._measured(j):
+            if row >= len(outputs):
+                return f"{self.posed.spreads[row - len(outputs)]} depends on it"
+            unit, bent = self._unit(row), self.bent.get(row, frozenset())
+            if np.isnan(unit):
+                return f"the errors of '{outputs[row]}' are not normal, or not independent"
+            if (j, j) in bent or (unit > 0.0 and (row, j) not in self.pure):
+                return f"'{outputs[row]}' is not {'proportional to' if unit > 0.0 else 'linear in'} it"
+            beside = [k for k in chosen if self.by[row, self.tried.index(k)]]
+            beside = beside if unit > 0.0 else [k for k in beside if tuple(sorted((j, k))) in bent]
+            if beside:
+                return f"'{outputs[row]}' is not linear in it and '{names[beside[0]]}' together"
+        return ""
+
+    def _unit(self, row: int) -> float:
+        """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
+        observed = self.posed.conditions[self.condition].observed[row]
+        noise: Any = None if observed is None else observed.noise
+        if not isinstance(noise, (Gaussian, LogNormal)) or not noise.plain or noise.correlation is not None:
+            return float("nan")
+        if isinstance(noise, Gaussian):
+            return 0.0
+        return float(np.log(10.0)) if noise.base == 10 else 1.0
+
+    def units(self, j: int) -> set[bool]:
+        """Return whether the data that contain an entry are logarithms."""
+        return {self._unit(row) > 0.0 for row in self._measured(j)}
+
+    def uses(self, chosen: Sequence[int]) -> Iterator[LinearUse]:
+        """Return the data of all measured outputs, whose errors are of the kind that is eliminated or of one group."""
+        place = {j: k for k, j in enumerate(chosen)}
+        for row, observed in enumerate(self.posed.conditions[self.condition].observed):
+            if observed is None:
+                continue
+            inside = np.flatnonzero(self.by[row]).tolist()
+            members = tuple(place[self.tried[k]] for k in inside if self.tried[k] in place)
+            if members or observed.group >= 0:
+                yield LinearUse(self.condition, row, members, self._unit(row), observed.group)
+
+
+def _kind(patterns: Sequence[_Pattern], j: int) -> str:
+    """Say that no data contain an entry, or both values and logarithms."""
+    kinds = set[bool]().union(*(of.units(j) for of in patterns))
+    if not kinds:
+        return "no measured value depends on it"
+    return "values and logarithms of values depend on it" if len(kinds) > 1 else ""
