@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -270,7 +270,7 @@ def _apart(posed: Posed, j: int) -> str:
     if name in inside or any(relation.involved[j] for relation in posed.relations):
         return "it is in a constraint"
     for c in posed.conditions:
-        here = c.theta == j
+        here: Mask = c.theta == j
         if (here & (c.link.moving | c.link.starting)).any():
             return "states, their initial values or events depend on it"
         if (here & ~np.isin(np.arange(here.size), _expressed(c))).any():
@@ -313,7 +313,8 @@ class _Pattern:
             p[int(link.parameter_of[entry])] = n[int(entry)]
         for part in link.parts:
             if isinstance(part, MappedExpressions):
-                given = [n[s] if s >= 0 else ca.SX(v) for s, v in zip(part.source, part.numbers.tolist(), strict=True)]
+                pairs = zip(cast("list[int]", part.source.tolist()), part.numbers.tolist(), strict=True)
+                given = [n[s] if s >= 0 else ca.SX(v) for s, v in pairs]
                 values: Any = part.first(ca.vertcat(*given))[0]
                 for k, row in enumerate(part.rows.tolist()):
                     if row < link.n_p:
@@ -331,7 +332,8 @@ class _Pattern:
         rows, columns = first.sparsity().get_triplet()
         for row, k in zip(rows, columns, strict=True):
             by[row, here[k]] = True
-        second = ca.jacobian(ca.vertcat(*first.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
+        stack: Any = ca.vertcat
+        second = ca.jacobian(stack(*first.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
         for at, k in zip(*second.sparsity().get_triplet(), strict=True):
             pair = tuple(sorted((tried[here[columns[at]]], tried[here[k]])))
             bent.setdefault(rows[at], set()).add((pair[0], pair[1]))

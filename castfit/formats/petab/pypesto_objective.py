@@ -49,7 +49,7 @@ from castfit.transcribe.observation import constant
 from castfit.transcribe.transcribed_problem import sigma_limits
 
 _OFFSET = 50.0  # so that roots of 2 log s exist down to s = 1e-10
-_TOLERANCE = 1e-8  # of integration, as pyPESTO's users know it of AMICI
+_INTEGRATOR = IntegratorOptions(relative_tolerance=1e-8, compile="auto")  # as pyPESTO's users know it of AMICI
 _SAME = 1e-9  # relative: values of fixed parameters
 
 
@@ -169,8 +169,11 @@ class ScaledLikelihood(Picklable):
 
         order : 1 where the information does not matter, which is zero then
         """
-        rows = self._rows(x, weighted=order > 1)
         n = x.size
+        at_once = self._lean_gradient(x) if order == 1 else None
+        if at_once is not None:
+            return *at_once, np.zeros((n, n))
+        rows = self._rows(x, weighted=order > 1)
         if rows is None:
             return np.inf, np.full(n, np.nan), np.full((n, n), np.nan)
         gradient, information, free = np.zeros(n), np.zeros((n, n)), self._free
@@ -180,6 +183,21 @@ class ScaledLikelihood(Picklable):
             whole = rows.weighted.T @ rows.weighted
             information[np.ix_(place, place)] = _without(whole, free, self._inside(rows))
         return rows.cost + self._constant, gradient, information
+
+    @one_blas_thread
+    def _lean_gradient(self, x: Array) -> tuple[float, Array] | None:
+        """Return value and gradient where these need nothing but arrays; None where they do not, or fail."""
+        lean = self._objective.staged.steep
+        if lean is None:
+            return None
+        with np.errstate(all="ignore"):
+            theta, scale = self.theta(x)
+            found = lean.rows(theta)
+            if found is None:
+                return None
+            gradient = np.zeros(x.size)
+            gradient[self.axes.place] = (found.u @ found.E) * scale
+        return (found.cost + self._constant, gradient) if np.isfinite(gradient).all() else None
 
     def _inside(self, rows: _Rows) -> Index:
         """Return the entries of theta that are eliminated and not at a bound."""
@@ -315,7 +333,7 @@ def to_pypesto(
         and which nothing else contains.  A parameter with a prior is none.  Of products such as  scale * (x + offset)
         the first one is eliminated.  Standard deviations of `unknown` always are.
     integrator : IntegratorOptions, optional
-        By default with a relative tolerance of 1e-8.
+        By default with a relative tolerance of 1e-8, and with the model compiled where there is a C compiler.
 
     Returns
     -------
@@ -323,7 +341,8 @@ def to_pypesto(
         Without priors, which pyPESTO adds from PEtab's table.  Its second derivatives are Fisher's information.  It has
         residuals where all errors are normal and nothing is eliminated.  ``objective.create_problem()`` is a
         ``pypesto.Problem`` with bounds, names, scales and guess, and without priors; ``objective.eliminated(x)`` is
-        what was left out of x, at its best.  Where the model cannot be integrated, values are infinite.
+        what was left out of x, at its best, as in the ``inner_parameters`` of pyPESTO's results.  Where the model
+        cannot be integrated, values are infinite.
 
     Raises
     ------
@@ -339,10 +358,10 @@ def to_pypesto(
     >>> value, gradient = objective(objective.guess, sensi_orders=(0, 1))  # doctest: +SKIP
     """
     given: Any = problem
-    options: Any = IntegratorOptions(relative_tolerance=_TOLERANCE) if integrator is None else integrator
+    options: Any = _INTEGRATOR if integrator is None else integrator
     mistakes: list[str] = []
-    names = eliminate if isinstance(eliminate, bool) else tuple(items(eliminate) or ())
-    if not isinstance(eliminate, bool) and not (names and all(isinstance(n, str) for n in names)):
+    named: tuple[Any, ...] = () if isinstance(eliminate, bool) else tuple(items(eliminate) or ())
+    if not isinstance(eliminate, bool) and not (named and all(isinstance(n, str) for n in named)):
         mistakes.append(f"eliminate is {text(eliminate)}; choose True, False, or names of parameters")
     if not isinstance(options, IntegratorOptions):
         mistakes.append(f"integrator is {text(integrator)}; give IntegratorOptions(...)")
@@ -353,7 +372,7 @@ def to_pypesto(
     loaded = None if isinstance(given, Problem) else load_tables(given)
     whole: Any = given if loaded is None else loaded.problem
     check("to_pypesto", kind_mistakes(whole))
-    reduced, eliminates = _eliminated(whole, names)
+    reduced, eliminates = _eliminated(whole, eliminate if isinstance(eliminate, bool) else named)
     table = () if loaded is None else tuple(r for r in loaded.stated.parameters if r.name not in eliminates.names)
     axes = _of_quantities(reduced, eliminates) if loaded is None else _of_table(reduced, table)
     return _kind(base)(ScaledLikelihood(reduced, axes, options, eliminates))
@@ -446,6 +465,31 @@ def _elsewhere(problem: Problem) -> set[str]:
     return found.union(*(symbols_of(e.events) for e in problem.experiments))
 
 
+@dataclass(frozen=True)
+class _InnerNames:
+    """What pyPESTO's `HierarchicalProblem` asks an objective's `calculator`: the parameters that are left out of x."""
+
+    problem: Problem
+    eliminates: Eliminates
+    semiquant_observable_ids: None = None
+    relative_observable_ids: None = None
+
+    def get_interpretable_inner_par_ids(self) -> list[str]:
+        """Return their names."""
+        return list(self.eliminates.names)
+
+    def get_interpretable_inner_par_bounds(self) -> tuple[Array, Array]:
+        """Return their natural bounds."""
+        linear = {self.problem.names[j]: self.problem.quantities[j] for j in self.eliminates.linear.entries}
+        known = {**self.eliminates.spreads, **{n: (q.lower, q.upper) for n, q in linear.items()}}
+        lower, upper = np.array([known[n] for n in self.eliminates.names], dtype=float).T
+        return lower, upper
+
+    def get_interpretable_inner_par_scales(self) -> list[str]:
+        """Return the scales of their values."""
+        return [LIN] * len(self.eliminates.names)
+
+
 @cache
 def _kind(base: Any) -> Any:
     """Return the class of objectives, whose base is pyPESTO's."""
@@ -464,11 +508,16 @@ def _kind(base: Any) -> Any:
             if mode == "mode_res":
                 found = dict(zip(("res", "sres"), self.likelihood.residuals(x), strict=True))
                 return {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+            out: dict[str, Any] = {}
             if max(sensi_orders, default=0) == 0:
-                return {"fval": self.likelihood.value(x)} if sensi_orders else {}
-            order = max(sensi_orders)
-            found = dict(zip(("fval", "grad", "hess"), self.likelihood.derivatives(x, order=order), strict=True))
-            return {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+                out = {"fval": self.likelihood.value(x)} if sensi_orders else {}
+            else:
+                order = max(sensi_orders)
+                found = dict(zip(("fval", "grad", "hess"), self.likelihood.derivatives(x, order=order), strict=True))
+                out = {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+            if return_dict and self.likelihood.eliminates.names:
+                out["inner_parameters"] = np.array([*self.likelihood.eliminated(x).values()])
+            return out
 
         def check_mode(self, mode: str) -> bool:
             """Tell whether there are values ("mode_fun"), or residuals ("mode_res")."""
@@ -478,6 +527,11 @@ def _kind(base: Any) -> Any:
             """Tell whether there are derivatives of these orders."""
             most = 2 if mode == "mode_fun" else 1
             return self.check_mode(mode) and max(sensi_orders, default=0) <= most
+
+        @property
+        def calculator(self) -> _InnerNames:
+            """What a hierarchical problem of pyPESTO asks."""
+            return _InnerNames(self.likelihood.problem, self.likelihood.eliminates)
 
         @property
         def guess(self) -> Array:
@@ -491,7 +545,10 @@ def _kind(base: Any) -> Any:
             )
 
         def create_problem(self, **options: Any) -> Any:
-            """Return a `pypesto.Problem` with this objective; options are those of its constructor."""
+            """Return a `pypesto.Problem` with this objective; options are those of its constructor.
+
+            It is a `HierarchicalProblem` where anything is eliminated: results then hold it as `inner_parameters`.
+            """
             axes, fixed = self.likelihood.axes, self.likelihood.axes.fixed
             said = {
                 "x_names": list(axes.names),
@@ -500,7 +557,10 @@ def _kind(base: Any) -> Any:
                 "x_fixed_indices": fixed.tolist(),
                 "x_fixed_vals": axes.guess[fixed].tolist(),
             }
-            return library("pypesto", "to_pypesto").Problem(self, axes.lower, axes.upper, **{**said, **options})
+            said |= {"objective": self, "lb": axes.lower, "ub": axes.upper}
+            if self.likelihood.eliminates.names:
+                return library("pypesto.problem", "to_pypesto").HierarchicalProblem(**{**said, **options})
+            return library("pypesto", "to_pypesto").Problem(**{**said, **options})
 
         def __deepcopy__(self, memo: Mapping[int, Any] | None = None) -> Any:
             return _revived(self.likelihood, deepcopy(self.pre_post_processor))

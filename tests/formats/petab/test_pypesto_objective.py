@@ -206,8 +206,9 @@ def test_mistakes(path, tmp_path, monkeypatch):
         *(row for row in PARAMETERS if row["parameterId"] != "sd_A"),
     ]
     prior = write(tmp_path, parameters=rows, observables=OBSERVABLES, measurements=ROWS)
-    with refused("'sd_A' has a prior and cannot be eliminated; choose eliminate=False"):
-        cf.petab.to_pypesto(prior, eliminate=True)
+    assert list(cf.petab.to_pypesto(prior, eliminate=True).x_names) == ["sd_A", "k", "dose", "A0"]
+    with refused("'sd_A' cannot be eliminated: it has a prior"):
+        cf.petab.to_pypesto(prior, eliminate=["sd_A"])
     monkeypatch.setitem(sys.modules, "pypesto", None)
     monkeypatch.setitem(sys.modules, "pypesto.objective.base", None)
     with refused("pypesto is not installed; pip install pypesto"):
