@@ -404,6 +404,15 @@ def test_version_2_says_the_same_in_other_words(tmp_path):
     assert gradient_agrees(problem)
 
 
+def test_a_draft_of_version_2_has_the_tables_of_version_1(tmp_path):
+    """`format_version` 2 with a list of problems, as the suite published in the package petabtests 0.0.1."""
+    path = write(tmp_path)
+    expected = cf.petab.negative_log_likelihood(cf.petab.load(path))
+    text = path.read_text().replace("format_version: 1", "format_version: 2.0.0")
+    path.write_text(text.replace("sbml_files: [model.xml]", "model_files: {m: {location: model.xml, language: sbml}}"))
+    assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == expected
+
+
 def test_periods_change_parameters_and_states_at_their_times(tmp_path):
     conditions = [
         {"conditionId": "fast", "targetId": "k", "targetValue": "quick"},

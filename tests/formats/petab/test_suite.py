@@ -1,9 +1,10 @@
-"""The PEtab test suite, where CASTFIT_PETAB_TESTS names a folder of its cases, such as petabtests/cases/v1.0.0/sbml."""
+"""The PEtab test suite: the cases of the installed petabtests, or of the folders that CASTFIT_PETAB_TESTS names."""
 
 from __future__ import annotations
 
 import csv
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,16 @@ from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
 
 pytest.importorskip("petab")
-FOLDER = Path(os.environ.get("CASTFIT_PETAB_TESTS", "nowhere"))
-CASES = {p.parent.name: p for p in sorted(FOLDER.glob("*/_*_solution.yaml"))}
+INSTALLED = find_spec("petabtests")
+PLACED = [*Path(INSTALLED.origin).parent.glob("cases/*/sbml")] if INSTALLED and INSTALLED.origin else []
+NAMED = [Path(name) for name in os.environ.get("CASTFIT_PETAB_TESTS", "").split(os.pathsep) if name]
+CASES = {
+    f"{folder.parent.name} {path.parent.name}": path
+    for folder in (NAMED or PLACED)
+    for path in sorted(folder.glob("*/_*_solution.yaml"))
+}
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CASES, reason="CASTFIT_PETAB_TESTS names no folder with cases")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CASES, reason="there are no cases: pip install petabtests")]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -25,9 +32,9 @@ def test_a_case(case):
     """The log likelihood and what is simulated, within the case's tolerances."""
     import yaml
 
-    folder = CASES[case].parent
+    folder, number = CASES[case].parent, CASES[case].parent.name
     expected = yaml.safe_load(CASES[case].read_text(encoding="utf-8"))
-    loaded = load_tables(folder / f"_{case}.yaml")
+    loaded = load_tables(folder / f"_{number}.yaml")
     found = -cf.petab.negative_log_likelihood(loaded.problem)
     assert found == pytest.approx(expected["llh"], abs=expected["tol_llh"])
     tables = [(folder / name).read_text(encoding="utf-8") for name in expected["simulation_files"]]
