@@ -25,6 +25,7 @@ _BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _WIDTH, _HEIGHT = 3.0, 2.4
 _KNOWN = 1.0  # relative standard deviation of a band that is worth drawing
 _TWO = 1.96
+SHADES = (0.18, 0.45)  # of bands before and after
 _ONE_COLUMN = 4  # names in a legend
 _ROW = 0.09  # of the height of a panel, for each schedule
 
@@ -57,29 +58,29 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     columns, rows = max(len(panels), 3, len(inputs)), 2 + bool(inputs)
     figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
     cells = figure.add_gridspec(rows, columns)
-    covariances = _covariances(found)
     for place, (k, j) in enumerate(panels):
         wide = cells[0, place:] if place == len(panels) - 1 else cells[0, place]  # the last one takes what is left
-        _prediction(_panel(figure, wide), found, k, j, covariances)
+        _prediction(_panel(figure, wide), found, k, j)
     if not alone:
         _certificate(_panel(figure, cells[1, 0]), found)
     for k, name in first:
         _steps(_panel(figure, cells[1, 0]), found, k, name)
-    _ellipses(_panel(figure, cells[1, 1]), found, covariances)
+    _ellipses(_panel(figure, cells[1, 1]), found)
     _budgets(_panel(figure, cells[1, 2]), found)
     for place, (k, name) in enumerate(inputs):
         _steps(_panel(figure, cells[2, place]), found, k, name)
     return finish(figure, path)
 
 
-def proposed(found: Design) -> Figure:
-    """Plot the predictions alone, with their bands before and after, and the times."""
-    panels = _panels(found)
-    figure: Any = new_figure(max(len(panels), 2) * _WIDTH, _HEIGHT)
-    cells = figure.add_gridspec(1, len(panels))
-    for place, (k, j) in enumerate(panels):
-        _prediction(_panel(figure, cells[0, place]), found, k, j, _covariances(found))
-    return finish(figure, None)
+def predicted(found: Design, k: int, times: Array, outputs: list[str]) -> tuple[Array, dict[str, Array]]:
+    """Return predictions of candidate k (n, q), and what 95 % reach "before" and "after", where that is known."""
+    mu, slopes = found.known.slopes(found.known.labels[k], times, outputs)
+    bands: dict[str, Array] = {}
+    for when, covariance in zip(("before", "after"), _covariances(found), strict=True):
+        if np.sqrt(np.diag(covariance).max()) < _KNOWN:
+            squares = np.einsum("tqi,ij,tqj->tq", slopes, covariance, slopes)
+            bands[when] = _TWO * np.sqrt(np.maximum(squares, 0.0))
+    return mu, bands
 
 
 def _panels(found: Design) -> list[tuple[int, int]]:
@@ -123,18 +124,17 @@ def _panel(figure: Any, cell: Any) -> Any:
     return axes
 
 
-def _prediction(axes: Any, found: Design, k: int, j: int, covariances: list[Array]) -> None:
+def _prediction(axes: Any, found: Design, k: int, j: int) -> None:
     values, known = found.bought.values[0][k], found.known
     label, output = known.labels[k], values.outputs[j]
     rows = _schedules_with(found, k) if known.subjects else []
     start, last = known.condition(k).start, max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf)
     times = np.linspace(start, last, _POINTS) if last > start else values.times
-    mu, slopes = known.slopes(label, times, [output])
-    middle, slope = mu[:, 0], slopes[:, 0]
-    for covariance, alpha, when in zip(covariances, (0.18, 0.45), ("before", "after"), strict=True):
-        if np.sqrt(np.diag(covariance).max()) < _KNOWN:
-            reach = _TWO * np.sqrt(np.maximum(np.einsum("ti,ij,tj->t", slope, covariance, slope), 0.0))
-            axes.fill_between(times, middle - reach, middle + reach, color=BLUE, alpha=alpha, linewidth=0, label=when)
+    mu, bands = predicted(found, k, times, [output])
+    middle = mu[:, 0]
+    for (when, reach), alpha in zip(bands.items(), SHADES[2 - len(bands) :], strict=True):
+        low, high = middle - reach[:, 0], middle + reach[:, 0]
+        axes.fill_between(times, low, high, color=BLUE, alpha=alpha, linewidth=0, label=when)
     axes.plot(times, middle, color=INK, linewidth=1.0)
     name = output if len(known.labels) == 1 else f"{output}, {label}"
     if known.subjects:
@@ -208,7 +208,7 @@ def _schedules(axes: Any, found: Design) -> None:
         axes.legend(fontsize=7, frameon=False)
 
 
-def _ellipses(axes: Any, found: Design, covariances: list[Array]) -> None:
+def _ellipses(axes: Any, found: Design) -> None:
     known = found.known
     if len(known.of) < 2:
         axes.axis("off")
@@ -216,7 +216,7 @@ def _ellipses(axes: Any, found: Design, covariances: list[Array]) -> None:
     pair = known.of[:2]
     angle = np.linspace(0, 2 * np.pi, _POINTS)
     circle = np.stack([np.cos(angle), np.sin(angle)])
-    for covariance, colour in zip(covariances, (SOFT, BLUE), strict=True):
+    for covariance, colour in zip(_covariances(found), (SOFT, BLUE), strict=True):
         part = covariance[np.ix_(pair, pair)]
         if np.sqrt(np.diag(part).max()) < _KNOWN:
             x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle

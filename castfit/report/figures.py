@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from castfit.report.markup import Content, Markup, tag
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.figure import Figure
 
 _PIXELS = 112  # per inch: text of 8 points is then 12 pixels high
@@ -33,10 +35,14 @@ def figure(picture: Figure, number: int, caption: Content) -> Markup:
     """
     drawn: Any = picture
     width, _ = drawn.get_size_inches()
-    graphic = _vector(drawn, number) or _image(drawn)
+    return framed(_vector(drawn, number) or _image(drawn), width * _PIXELS, _names(drawn), number, caption)
+
+
+def framed(graphic: Markup, width: float, series: Mapping[str, str], number: int, caption: Content) -> Markup:
+    """Return a graphic, of so many pixels and with series to be switched, as the figure of a number."""
     switches = [
         tag("label", tag("input", type="checkbox", checked=True, data_series=f"f{number}-{key}"), " ", name)
-        for name, key in _names(drawn).items()
+        for name, key in series.items()
     ]
     buttons = [
         tag("button", sign, type="button", data_zoom=what, title=title, aria_label=title)
@@ -50,7 +56,7 @@ def figure(picture: Figure, number: int, caption: Content) -> Markup:
     )
     about = tag("figcaption", tag("b", f"Figure {number}. "), caption)
     view = tag("div", graphic, class_="view")
-    size = f"--natural: {width * _PIXELS:.0f}px"
+    size = f"--natural: {width:.0f}px"
     return tag("figure", tools, view, about, id=f"figure-{number}", style=size)
 
 

@@ -15,10 +15,13 @@ from castfit.simulate.simulate import SimulationError
 if TYPE_CHECKING:
     from castfit.drive.design.proposal import Design
     from castfit.report.result_sections import Figures
+    from castfit.report.sketch import SketchPanel
     from castfit.result.result import Result
 
 _VALUES = 3  # that could be measured
 _TIMES = 60  # among which to choose
+_POINTS = 81  # of a curve
+_MOST_PANELS = 4
 _MOST_SLOPES = 60  # states times quantities, so that a page is not kept waiting
 _MOST_EXPERIMENTS = 4
 _HARDLY = 10.0  # relative standard deviation beyond which a number says nothing
@@ -40,13 +43,11 @@ def measured_next(result: Result, figures: Figures) -> Markup:
     except (SimulationError, CastfitError) as reason:
         return tag("p", f"It cannot be said here: {reason}")
 
-    from castfit.plots.designs import proposed
-
     caption = (
         "The model's curve with its bands of 95 % before (light) and after; the marks are where to measure, with how "
         "often."
     )
-    return joined(tag("p", _told(result, problem, found)), figures.add(lambda: proposed(found), caption))
+    return joined(tag("p", _told(result, problem, found)), figures.sketched(_panels(found), caption))
 
 
 def _proposal(result: Result, problem: Problem) -> Design:
@@ -56,6 +57,29 @@ def _proposal(result: Result, problem: Problem) -> Design:
     first = problem.experiments[0]
     times = np.linspace(first.start, first.end, _TIMES + 1)[1:]
     return design(result, Candidate(times, same=True, name=f"more of {first.name}"), budget=_VALUES)
+
+
+def _panels(found: Design) -> list[SketchPanel]:
+    """Return the predictions that are measured, their bands before and after, and the times with how often."""
+    from castfit.plots._canvas import plain
+    from castfit.plots.designs import SHADES, predicted
+    from castfit.report.sketch import SketchPanel
+
+    known, table = found.known, found.table
+    (values,) = found.bought.values[0]
+    times, panels = np.linspace(known.condition(0).start, values.times[-1], _POINTS), list[SketchPanel]()
+    measured = [o for o in values.outputs if o in table["output"]]
+    mu, bands = predicted(found, 0, times, measured)
+    axis = plain(known.extended.label("time"))
+    for j, name in enumerate(measured[:_MOST_PANELS]):
+        own = table["output"] == name
+        marks = [(float(t), float(y), f"{n}") for t, y, n in
+                 zip(*(table[c][own] for c in ("time", "prediction", "count")), strict=True)]  # fmt: skip
+        shown = [
+            (reach[:, j], alpha) for (_, reach), alpha in zip(bands.items(), SHADES[2 - len(bands) :], strict=True)
+        ]
+        panels.append(SketchPanel(plain(name), axis, times, mu[:, j], shown, marks))
+    return panels
 
 
 def _told(result: Result, problem: Problem, found: Design) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from castfit import plots
 from castfit._support.status import CastfitError
 from castfit._support.text_tables import rounded
 from castfit.plots._canvas import symbol, unseen
-from castfit.report.figures import figure
+from castfit.report.figures import figure, framed
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.next_section import measured_next
 from castfit.report.page import Lead, Section
 from castfit.report.problem_sections import question
+from castfit.report.sketch import WIDTH, sketch
 from castfit.report.tables import facts, sheet, table
 from castfit.result.identifiability import WELL_DETERMINED
 from castfit.result.residuals import NOTHING
@@ -26,6 +27,7 @@ from castfit.simulate.simulate import SimulationError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from castfit.report.sketch import SketchPanel
     from castfit.result.diagnostics import Diagnostics
     from castfit.result.estimate import Estimate
     from castfit.result.result import Result
@@ -49,6 +51,11 @@ class Figures:
             return tag("p", f"There is no picture here: {reason}", class_="verdict doubtful")
         self._count += 1
         return figure(picture, self._count, caption)
+
+    def sketched(self, panels: Sequence[SketchPanel], caption: Content) -> Markup:
+        """Return a figure of curves, which is drawn by hand."""
+        self._count += 1
+        return framed(sketch(panels), len(panels) * WIDTH, {}, self._count, caption)
 
 
 def lead(result: Result, title: str, notes: str) -> Lead:

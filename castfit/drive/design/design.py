@@ -334,7 +334,7 @@ def _designed(
     if worst:
         goal, offers = _worst(goal, offers, stop)
     found = relaxed(goal, offers, stop=stop)
-    for b in _SOFT[1:] if worst and found is not None else ():
+    for b in _SOFT[1:] if worst and found is not None and not isinstance(criterion, ECriterion) else ():
         goal = replace(goal, b=b)
         assert found is not None
         found = relaxed(goal, offers, start=found.w, stop=stop) or found

@@ -20,13 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import least_squares, linprog
+from scipy.optimize import least_squares
 
 from castfit._support.arguments import text
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.status import InputError, check
 from castfit.drive.design.criteria import ECriterion
+from castfit.drive.design.cutting_planes import highest
 from castfit.drive.design.exact import exact as exact_design
 from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign
 from castfit.drive.design.knowledge import Knowledge, knowledge
@@ -232,16 +233,18 @@ def discriminated(
         return min(value for value, _, _ in found)
 
     w = best = _first(offers)
-    value, bound, weights, y = -np.inf, np.inf, np.ones(1), np.zeros(len(offers.b))
+    value, relaxed = -np.inf, RelaxedDesign(w, np.inf, -np.inf, np.zeros(w.size), np.zeros(len(offers.b)), 0)
     for k in range(_ROUNDS):
         here = nearest(w)
         value, best = (here, w) if here > value else (value, best)
-        ideal, bound, weights, y = _best_above(planes, offers)
-        if bound - value <= _TOLERANCE * abs(bound) or stop():
+        d = np.array([d for _, d in planes])
+        ideal = highest(np.array([c for c, _ in planes]), d, offers)
+        if ideal is None:
             break
-        w = ideal if k % 2 == 0 else 0.5 * (ideal + best)
-    sensitivity = weights @ np.array([d for _, d in planes])
-    relaxed = RelaxedDesign(best, -value, -bound, sensitivity, y, len(planes))
+        relaxed = RelaxedDesign(best, -value, -ideal.value, ideal.q @ d, ideal.y, len(planes))
+        if relaxed.gap <= _TOLERANCE * abs(ideal.value) or stop():
+            break
+        w = ideal.w if k % 2 == 0 else 0.5 * (ideal.w + best)
     counts = best
     if exact:
         counts, value = _whole(offers, bought, best, planes, nearest, rng, stop)
@@ -270,22 +273,6 @@ def _whole(
         if promised - value <= 1e-3 * abs(promised) or stop():
             break
     return counts, value
-
-
-def _best_above(planes: list[tuple[float, Array]], offers: Offers) -> tuple[Array, float, Array, Array]:
-    """Return the design that is best as far as planes tell, its bound, what each plane weighs, and budgets' prices."""
-    c, d = np.array([c for c, _ in planes]), np.array([d for _, d in planes])
-    N, m = d.shape[1], len(offers.b)
-    unit = max(float(d.max()), 1e-300)
-    found: Any = linprog(
-        np.append(offers.price / unit, -1.0),
-        A_ub=np.block([[-d / unit, np.ones((len(d), 1))], [offers.A, np.zeros((m, 1))]]),
-        b_ub=np.concatenate([c / unit, offers.b]),
-        bounds=[*((0.0, None if np.isinf(u) else u) for u in offers.u), (None, None)],
-        method="highs",
-    )
-    marginals = -np.asarray(found.ineqlin.marginals)
-    return np.asarray(found.x[:N]), float(-found.fun) * unit, marginals[: len(d)], marginals[len(d) :] * unit
 
 
 def _first(offers: Offers) -> Array:

@@ -239,14 +239,10 @@ def relaxed(
         if at is not None and at.value <= found.value + tolerance * _scale(goal, found.value):
             bound = max(found.bound, bound_at(at, offers, again.y))
             found = replace(again, w=w, bound=bound, sensitivity=at.h, steps=found.steps + again.steps)
-    if (
-        isinstance(goal.criterion, ECriterion)
-        and len(offers.J) == 1
-        and found.gap > tolerance * _scale(goal, found.value)
-    ):
-        from castfit.drive.design.eigenvalue_cuts import sharpened
+    if isinstance(goal.criterion, ECriterion) and found.gap > (left := tolerance * _scale(goal, found.value)):
+        from castfit.drive.design.cutting_planes import sharpened
 
-        found = sharpened(offers, found, few, tolerance)
+        found = sharpened(goal, offers, found, few, left)
     return found
 
 
@@ -335,8 +331,8 @@ def _solved(
 
 
 def _scale(goal: DesignGoal, value: float) -> float:
-    """Return the unit of the gap: 1 where the criterion is a logarithm, the value itself of others."""
-    return 1.0 if goal.criterion.logarithmic else abs(value) or 1.0
+    """Return the unit of the gap: 1 of a logarithm, and of what is relative to its best; else the value itself."""
+    return 1.0 if goal.criterion.logarithmic or goal.best is not None else abs(value) or 1.0
 
 
 def _inside(A: Array, b: Array, u: Array) -> Array:

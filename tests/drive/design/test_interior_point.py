@@ -135,6 +135,25 @@ def test_e_is_certified_where_eigenvalues_meet(seed):
         assert goal.values(here.information(other / max(other.sum(), 1e-9)))[...] >= found.bound
 
 
+@pytest.mark.parametrize("worst", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
+    rng = np.random.default_rng(seed)
+    N, S, n = 60, 3 + 4 * seed, 3
+    J = rng.standard_normal((N, 1, n)) + 0.3 * rng.standard_normal((S, N, 1, n))
+    if worst:  # in units of what is best for each
+        J /= np.sqrt([-relaxed(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[:, None, None, None]
+    here = Offers(J, np.zeros((S, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
+    goal = DesignGoal(ECriterion(n), np.full(S, -1.0) if worst else None, 30.0)
+    found = relaxed(goal, here)
+    assert here.fits(found.w)
+    assert found.value == pytest.approx(float(goal.values(here.information(found.w))), rel=1e-12)
+    assert -1e-12 <= found.gap <= 1e-6 * (1.0 if worst else abs(found.value))
+    for _ in range(100):
+        other = rng.exponential(size=N) * (rng.random(N) < 0.1)
+        assert goal.values(here.information(other / max(other.sum(), 1e-9))) >= found.bound
+
+
 def test_d_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     J = rng.standard_normal((40, 1, 3))
