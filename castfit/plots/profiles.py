@@ -97,13 +97,14 @@ def _panel(axes: Axes, one: Profile) -> None:
 
 def _label_few(axes: Axes, log: bool) -> None:
     """Label so few places of the lower axis that its labels have room in a narrow panel."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
     low, high = axes.get_xlim()
     if log:
         axes.xaxis.set_minor_formatter(NullFormatter())
     if log and high > 10.0 * low:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high < 100.0 * low else (1.0,), numticks=5))
+        axes.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))  # each has its label
         return
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(ScalarFormatter())

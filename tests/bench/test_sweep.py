@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from castfit._bench.sweep import Curve, compared, draw_sweeps
+from castfit._support.casadi_functions import find_compiler
 from castfit.cli import main
-from castfit.integrate.esdirk_binding import obstacle
 from tests.builders import decay_problem
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="models are compiled")
 
 
 def test_seconds_at_an_error_are_interpolated_in_logarithms():
@@ -23,7 +25,7 @@ def test_seconds_at_an_error_are_interpolated_in_logarithms():
     assert np.isnan(failed.at(1e-4))
 
 
-@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+@needs_compiler
 def test_errors_fall_with_tolerances_and_are_plotted(tmp_path):
     problem = decay_problem()
     found = compared("decay", problem.posed, problem.posed.guess)
@@ -36,7 +38,7 @@ def test_errors_fall_with_tolerances_and_are_plotted(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+@needs_compiler
 def test_esdirk_takes_less_time_than_compiled_cvodes(tmp_path):
     assert main(["bench", "sweep", "--problems", "stat5", "--json", str(tmp_path / "out.json")]) == 0
     (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]

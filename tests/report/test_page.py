@@ -316,6 +316,7 @@ def test_a_figure_is_drawn_once_and_labels_of_ticks_are_letters(monkeypatch):
     axes = picture.subplots(1, 2)
     axes[0].plot([1e-3, 1e4], [1, 2])
     axes[0].set_xscale("log")
+    axes[0].set_xticks([1e-3, 1.0])  # which decades have labels depends on the version of Matplotlib
     axes[1].plot([1e-7, 2e-7], [1, 2])
     axes[1].ticklabel_format(axis="both", style="sci", scilimits=(-3, 4), useMathText=True)
     text = str(figure(picture, 1, "powers"))

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.casadi_functions import Recent, find_compiler
+from castfit._support.casadi_functions import Recent
 from castfit._support.reprs import listed
 from castfit.fit.start.gaussian_surrogate import surrogate
 from castfit.integrate import IntegratorOptions
+from castfit.integrate.esdirk_binding import obstacle
 from castfit.problem.linear_scales import blocks_of
 from castfit.solve.subproblem import units_between, units_of_search
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -145,13 +146,13 @@ def scene_of(posed: Posed) -> Scene:
 
 
 def search_options(outputs: int = 1) -> IntegratorOptions:
-    """Return how searches integrate: by the method in compiled code, where there is a compiler.
+    """Return how searches integrate: by the compiled method, where there is one.
 
     Far from any optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
     of the time: with so many `outputs` there may be at most so many steps between two of them.
     """
     relative, absolute = _TOLERANCES
-    method = "auto" if find_compiler() is None else "esdirk"  # explicit steps: Crauste's model in 32 to 60 s, not 14
+    method = "auto" if obstacle() else "esdirk"  # explicit steps: Crauste's model in 32 to 60 s, not 14
     return IntegratorOptions(
         method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
         max_steps=max(_STEPS // max(outputs, 1), _LEAST_STEPS),

@@ -201,7 +201,7 @@ def _chain(job: bytes | _Parts, index: int, seed: int, deadline: float) -> Walke
 
     moves: Any = [
         (emcee.moves.MHMove(_independent(n)), 0.4),
-        (emcee.moves.GaussianMove((2.38**2 / n) * np.ones(n)), 0.3),
+        (emcee.moves.GaussianMove(2.38**2 / n), 0.3),
         (emcee.moves.DEMove(), 0.3),
     ]
     kept = [("sigma", np.float64, (n_groups,))]
