@@ -71,6 +71,8 @@ MISTAKES = {
         ("if np.sum(residuals(theta + step)[0] ** 2) < old:", "if True:"),
         ("for _ in range(30):", "while True:"),
         ("for _ in range(30):", "for _ in range(2):"),
+        ("for _ in range(30):", "for _ in range(5):"),
+        ("old = np.sum(residuals(theta)[0] ** 2)", "old = np.sum(np.abs(residuals(theta)[0]))"),
     ],
     "unit_3": [
         ("stage(k, s[:-1])[0] - s[1:]", "s[1:] - stage(k, s[:-1])[0]"),
@@ -99,6 +101,7 @@ MISTAKES = {
         ("simplified(k, s, k + damping * dk, s + damping * ds)", "simplified(k, s, k, s)"),
         ("after**2 + nodes @ nodes", "nodes @ nodes"),
         ("after**2 + nodes @ nodes", "np.sqrt(after**2 + nodes @ nodes)"),
+        ("-(new_s - measured + g) / SIGMA", "-(s - measured + g) / SIGMA"),
     ],
     "unit_4": [
         ("for polynomial in polynomials] for point in c]", "for point in c] for polynomial in polynomials]"),
@@ -127,6 +130,7 @@ MISTAKES = {
         ("(inner[1] - value)", "(inner[0] - value)"),
         ("(inner[1] - value) / SIGMA", "(inner[1] - value)"),
         ("ca.vertcat(*equations)", "-ca.vertcat(*equations)"),
+        ("D[1:] @ x - h * f(x[1:])", "D[1:] @ x + h * x[1:] ** 2"),
     ],
     "unit_5": [
         ("np.exp(np.log(lower) + share * (np.log(upper) - np.log(lower)))", "lower + share * (upper - lower)"),
@@ -236,6 +240,9 @@ MISTAKES = {
         ("rest = x + v * abs(v) / 2", "rest = x + v * abs(v)"),
         ("-np.sign(rest)", "np.sign(rest)"),
         ("-np.sign(rest)", "-rest"),
+        ("rest = x + v * abs(v) / 2", "rest = x + v**3 / 2"),
+        ("rest = x + v * abs(v) / 2", "rest = x + v * abs(v) / 4"),
+        ("rest = x + v * abs(v) / 2", "rest = x + v / 2"),
     ],
     "unit_9": [
         ("J.T @ (w[:, None] * J)", "J.T @ J"),
@@ -261,6 +268,8 @@ MISTAKES = {
         ("np.exp(-gap / n)", "np.exp(-h / n)"),
         ("np.max(h) - n", "np.max(h)"),
         ("np.max(h) - n", "np.mean(h) - n"),
+        ("w * h / n", "w * h / 3"),
+        ("w * h / n", "w * np.sqrt(h / n)"),
     ],
 }
 UNITS = [pytest.param(folder, id=folder.name) for folder in units()]

@@ -11,6 +11,7 @@ from tests.paths import ROOT
 
 FOLDER = ROOT / "docs" / "paper"
 PAPER = (FOLDER / "paper.md").read_text(encoding="utf-8")
+FOUND_NOWHERE = {"michalik2009", "peifer2007"}  # whose DOI nobody could look up; the bibliography says so
 BIBLIOGRAPHY = (FOLDER / "paper.bib").read_text(encoding="utf-8")
 
 
@@ -40,7 +41,8 @@ def test_references_are_complete_and_used():
     entries = dict(re.findall(r"^@\w+\{(\w+), (.*)\}$", BIBLIOGRAPHY, re.MULTILINE))
     assert cited == entries.keys()
     for key, entry in entries.items():
-        assert {"author", "title", "year", "doi"} <= set(re.findall(r"(\w+) = \{", entry)), key
+        needed = {"author", "title", "year", *(() if key in FOUND_NOWHERE else ("doi",))}
+        assert needed <= set(re.findall(r"(\w+) = \{", entry)), key
         assert key[-4:] in entry
 
 

@@ -92,7 +92,7 @@ def check_damped(damped):
         )
         return np.array([np.arctan(x[0])]), np.array([[1 / (1 + x[0] ** 2)]])
 
-    for step, halvings in ((-12.5, 2), (-5.0, 0), (-7.0, 1), (-100.0, 5)):
+    for step, halvings in ((-12.5, 2), (-5.0, 0), (-5.5, 0), (-7.0, 1), (-100.0, 5), (-1e4, 11)):
         new = damped(residuals, np.array([3.0]), np.array([step]))
         assert new is not ..., DOTS
         assert np.shape(new) == (1,), "Return the new parameters, an array like the old ones."

@@ -65,23 +65,25 @@ def check_condense(condense):
     print("Right.")
 
 
-def check_step(step):
+def check_step(simplified):
     k, s = 1.2, measured.copy()
-    answer = step(k, s)
-    assert answer is not ..., DOTS
-    dk, ds = answer
-    assert dk is not ... and ds is not ..., DOTS
-    end, X, P = stage(k, s[:-1])
-    assert np.abs(X * ds[:-1] + P * dk + end - s[1:] - ds[1:]).max() < 1e-8, (
-        "The steps of the nodes follow from dq by condensing: ds = g + G dq."
-    )
+    _, X, P = stage(k, s[:-1])
     G = [np.array([0.0, 1.0])]
     for j in range(K):
         G.append(X[j] * G[-1] + np.array([P[j], 0.0]))
-    left = np.array(G).T @ (s - measured + ds)
-    assert np.abs(left).max() < 1e-6, (
-        "dq has to minimize |r + ds| with ds = g + G dq: a linear least-squares problem with the matrix G / SIGMA and the vector (s - measured + g) / SIGMA."
-    )
+    for new_k, new_s in ((k, s), (1.3, 0.9 * s)):
+        answer = simplified(k, s, new_k, new_s)
+        assert answer is not ..., DOTS
+        dk, ds = answer
+        assert dk is not ... and ds is not ..., DOTS
+        end = stage(new_k, new_s[:-1])[0]
+        assert np.abs(X * ds[:-1] + P * dk + end - new_s[1:] - ds[1:]).max() < 1e-8, (
+            "The steps of the nodes follow from dq by condensing: ds = g + G dq."
+        )
+        left = np.array(G).T @ (new_s - measured + ds)
+        assert np.abs(left).max() < 1e-6, (
+            "dq has to minimize |r + ds| with ds = g + G dq: a linear least-squares problem with the matrix G / SIGMA and the vector (new_s - measured + g) / SIGMA."
+        )
     print("Right.")
 
 
@@ -185,7 +187,7 @@ def step(k, s):
     return simplified(k, s, k, s)
 
 
-check_step(step)
+check_step(simplified)
 
 # %% [markdown]
 # ## 4. What a damped step leaves

@@ -52,8 +52,10 @@ def check_matrix(differentiation_matrix):
 
 
 def check_defects(defects):
-    for h, *x in np.random.default_rng(3).uniform(0.3, 0.9, size=(2, 4)):
-        f, x = (lambda x: -(x**2)), np.array(x)
+    for (h, *x), f in zip(
+        np.random.default_rng(3).uniform(0.3, 0.9, size=(2, 4)), (lambda x: -(x**2), np.exp), strict=True
+    ):
+        x = np.array(x)
         d = defects(f, x, h)
         assert d is not ..., DOTS
         assert np.shape(d) == (2,), (

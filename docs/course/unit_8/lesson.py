@@ -84,14 +84,22 @@ def check_gradient(gradient):
 
 
 def check_fastest(fastest):
-    for x, v in ((0.5, -1.5), (1.0, -1.2), (-0.5, 1.5), (-1.0, 1.2), (-2.0, -0.3)):
+    speeds = (
+        -2.5,
+        -1.2,
+        -0.3,
+        0.4,
+        1.0,
+        1.9,
+    )  # at rest when braked to x: a little before it, a little beyond, far away
+    for x, v in [(short - v * abs(v) / 2, v) for v in speeds for short in (-0.02, 0.02, -1.0, 1.0)]:
         found = fastest(x, v)
         assert found is not ..., DOTS
         assert np.shape(found) == (), "Return one number: the input now."
         assert abs(found) == 1, "Whoever is in a hurry accelerates or brakes as much as possible: the input is 1 or -1."
         brakes = x + v * abs(v) / 2
         assert found * brakes < 0, (
-            f"At x = {x}, v = {v}: full braking comes to rest at x + v |v| / 2 = {brakes:.3g}. Beyond zero brake, otherwise go on towards it."
+            f"At x = {x:.4g}, v = {v}: full braking comes to rest at x + v |v| / 2 = {brakes:.3g}. Beyond zero brake, otherwise go on towards it."
         )
     print("Right.")
 

@@ -54,14 +54,16 @@ def check_worth(worth):
 
 
 def check_improved(improved):
-    worth = np.array([np.dot(row, np.linalg.solve(ROWS.T @ (SHARES[:, None] * ROWS), row)) for row in ROWS])
-    found = improved(SHARES, worth, 3)
-    assert found is not ..., DOTS
-    assert np.shape(found) == (7,), "Return a new weight for each of the times that there were."
-    assert np.isclose(np.sum(found), 1), "The shares have to sum up to 1 again, which they do if divided by n once."
-    assert np.allclose(found, SHARES * worth / 3), (
-        "Every weight is multiplied by its own worth over the average worth, which is n."
-    )
+    for n in (3, 2):
+        rows = ROWS[:, :n]
+        worth = np.array([np.dot(row, np.linalg.solve(rows.T @ (SHARES[:, None] * rows), row)) for row in rows])
+        found = improved(SHARES, worth, n)
+        assert found is not ..., DOTS
+        assert np.shape(found) == (7,), "Return a new weight for each of the times that there were."
+        assert np.isclose(np.sum(found), 1), "The shares have to sum up to 1 again, which they do if divided by n once."
+        assert np.allclose(found, SHARES * worth / n), (
+            "Every weight is multiplied by its own worth over the average worth, which is n."
+        )
     print("Right.")
 
 
