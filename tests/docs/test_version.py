@@ -37,7 +37,7 @@ def test_the_oldest_versions_are_those_that_are_tested_and_that_the_recipe_allow
     assert tested.keys() == allowed.keys() | {"pyparsing"}  # which matplotlib needs
     for name, version in allowed.items():
         assert re.fullmatch(rf"{re.escape(version)}(\.0)*", tested[name]), name
-    recipe = ROOT / ".ci" / "conda" / "meta.yaml"
+    recipe = ROOT / ".ci" / "conda" / "recipe.yaml"
     if recipe.exists():  # no part of the sdist
         run = dict(re.findall(r"^    - ([a-z]+)(?:-base)? >=([\d.]+)$", recipe.read_text("utf-8"), re.MULTILINE))
         assert allowed.items() <= run.items()
