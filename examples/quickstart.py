@@ -12,9 +12,12 @@ hours = [0.27, 0.58, 1.02, 2.02, 3.62, 5.08, 7.07, 9, 12.15, 24.17]
 measured = [4.4, 6.9, 8.2, 7.8, 7.5, 6.2, 5.3, 4.9, 3.7, 1.05]
 
 gut, blood, ka, ke, V = cf.symbols("gut blood ka ke V")
-model = cf.Model({gut: -ka * gut, blood: ka * gut - ke * blood}, parameters=[ka, ke, V], outputs={"level": blood / V})
-dose = cf.Experiment({"level": measured}, time=hours, initial={"gut": 4.53, "blood": 0})
-result = cf.fit(cf.Problem(model, dose, parameters={"ka": 1, "ke": 0.1, "V": 0.5}))
+flows = {gut: -ka * gut, blood: ka * gut - ke * blood}
+model = cf.Model(flows, parameters=[ka, ke, V], outputs={"level": blood / V})
+taken = {"gut": 4.53, "blood": 0}
+dose = cf.Experiment({"level": measured}, time=hours, initial=taken)
+problem = cf.Problem(model, dose, parameters={"ka": 1, "ke": 0.1, "V": 0.5})
+result = cf.fit(problem)
 print(result)
 result.plot("fit.png", bands="linear", noise=True)
 

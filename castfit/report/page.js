@@ -20,6 +20,21 @@ for (const table of document.querySelectorAll("table.sortable")) {
     [...body.rows].map((row) => [key(row), row]).sort((a, b) => compare(a[0], b[0])).forEach((pair) => body.append(pair[1]));
   }));
 }
+// Short tables that are wider than the screen: a line for each cell, behind its head.
+const MOST_ROWS = 12;
+const stack = (narrow) => {
+  for (const table of document.querySelectorAll("table.sortable")) {
+    table.classList.remove("stacked");
+    if (!narrow || table.tBodies[0].rows.length > MOST_ROWS || table.scrollWidth <= table.parentElement.clientWidth) continue;
+    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, column) => { cell.dataset.head = heads[column]; });
+    table.classList.add("stacked");
+  }
+};
+addEventListener("resize", () => stack(true));
+addEventListener("beforeprint", () => stack(false));
+addEventListener("afterprint", () => stack(true));
+stack(true);
 // Figures: switches hide what they name.
 for (const box of document.querySelectorAll("input[data-series]")) {
   box.checked = true;  // browsers may remember

@@ -47,7 +47,7 @@ def typeset(benchmark: Benchmark) -> str:
         "where": made.definitions,
     }
     shown = [f"{f'<p>{words}</p>' if words else ''}{table(found)}" for words, found in groups.items() if found]
-    return f'<div class="formula">{"".join(shown)}</div>'
+    return f'<div class="formula system">{"".join(shown)}</div>'
 
 
 @cache

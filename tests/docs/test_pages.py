@@ -81,6 +81,10 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
       const wide = parts.filter((e) => e.scrollWidth > e.clientWidth + 1);
       say('overflow', root.scrollWidth - root.clientWidth);
       say('cut', wide.filter((e) => getComputedStyle(e).display !== 'inline').map((e) => e.textContent).join('|'));
+      const beyond = (e) => e.getBoundingClientRect().right > innerWidth + 1;
+      const scrolls = (e) => e && (getComputedStyle(e).overflowX === 'auto' || scrolls(e.parentElement));
+      const words = [...document.querySelectorAll('main p, main dd, main li, main img, main table')];
+      say('beyond', words.filter((e) => beyond(e) && !scrolls(e)).map((e) => e.textContent || e.src).join('|'));
       say('pictures', [...document.images].filter((i) => i.complete && i.naturalWidth === 0).length);
       if (matchMedia('(prefers-color-scheme: dark)').matches) root.dataset.theme = 'dark';  // as the theme will do
       const paints = [document.body, root].map((e) => getComputedStyle(e).backgroundColor);
@@ -93,7 +97,8 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
                      "reference/generated/castfit.multistart", "course/iterations"):  # fmt: skip
             said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width, dark=dark)
             assert [line for line in console if "[PST]" not in line] == [], name  # what the theme tells
-            assert said == {"overflow": "0", "cut": "", "pictures": "0", "dark": str(dark).lower()}, (name, width)
+            expected = {"overflow": "0", "cut": "", "beyond": "", "pictures": "0", "dark": str(dark).lower()}
+            assert said == expected, (name, width)
 
 
 @pytest.mark.slow
