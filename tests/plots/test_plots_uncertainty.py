@@ -196,7 +196,7 @@ def test_what_is_drawn_has_names_for_a_page(result):
 
 @pytest.mark.parametrize(
     ("low", "high", "log"),
-    [(1.75, 2.65, False), (0.8, 1.3, True), (0.2, 9.0, True), (0.8, 20.0, True), (2e-4, 0.019, True), (1e-5, 1e4, True)],
+    [(1.75, 2.65, False), (0.8, 1.3, True), (0.2, 9.0, True), (0.8, 20.0, True), (2e-4, 0.02, True), (1e-5, 1e4, True)],
 )
 def test_labels_below_profiles_have_room(low, high, log):
     from castfit.plots._canvas import tiled
