@@ -108,11 +108,13 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
     [("multiple dosing", "inputs_and_doses"), ("timeout", "parallel"), ("BLQ", "noise"), ("covariate", "populations")],
 )
 def test_the_search_finds_what_users_call_things(site, words, page):
+    from snowballstemmer import stemmer  # Sphinx's, which stems what is sought in the same way
+
     text = (site / "how_to" / f"{page}.html").read_text(encoding="utf-8")
     index = (site / "searchindex.js").read_text(encoding="utf-8").lower()
     for word in words.split():
         assert word in text
-        assert re.search(rf'"{word[:5].lower()}', index)
+        assert f'"{stemmer("porter").stemWord(word.lower())}":' in index
 
 
 @pytest.mark.slow
