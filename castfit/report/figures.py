@@ -72,12 +72,12 @@ def _names(picture: Any) -> dict[str, str]:
 
 def _vector(picture: Any, number: int) -> Markup | None:
     """Return a figure as SVG; None if it is too large."""
-    from castfit.plots._figure import arrange
+    from castfit.plots._figure import arrange, ticks_once
 
     library: Any = import_module("matplotlib")
     out = io.StringIO()
-    arrange(picture)
-    with library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):
+    with ticks_once(picture), library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):
+        arrange(picture)
         picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     text = out.getvalue()
     if len(text) > _LARGEST:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import numpy as np
@@ -164,6 +165,19 @@ def test_figures_are_vectors_without_marks_in_common(page):
         marks = {e.get("id") for e in root.iter() if e.get("id")}
         used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', graphic))
         assert {a or b for a, b in used} <= marks
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda r: r.plot(), cf.plots.residuals, cf.plots.ellipses, cf.plots.correlation],
+    ids=["fit", "residuals", "ellipses", "correlation"],
+)
+def test_ticks_that_are_worked_out_once_are_those_of_matplotlib(result, draw, monkeypatch):
+    once, plain = draw(result), draw(result)
+    found = str(figure(once, 1, "as it is"))
+    assert not any("_update_ticks" in vars(axis) for axes in once.axes for axis in (axes.xaxis, axes.yaxis))
+    monkeypatch.setattr("castfit.plots._figure.ticks_once", nullcontext)
+    assert found == str(figure(plain, 1, "as it is"))
 
 
 def test_a_browser_opens_it_without_complaint(page, folder):
