@@ -146,8 +146,9 @@ class _TriggerWatch:
 
     def __post_init__(self) -> None:
         self.e = self.at.e.copy()
-        self.triggers = self.condition.schedule.triggers
+        self.triggers: tuple[Trigger, ...] = self.condition.schedule.triggers
         self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
+        self._truths: dict[tuple[int, bytes], bool] = {}
         self._draws: dict[int, np.random.Generator] = {}
         self._last = -np.inf
         self._begun = -1
@@ -250,15 +251,23 @@ class _TriggerWatch:
         """Tell whether a jump made a condition false whose event waits for its turn."""
         return not (self.triggers[i].persistent or self.held[i] or np.array_equal(before, after))
 
+    def _holds(self, i: int, signs: Array) -> bool:
+        """Tell whether a condition is true where its differences have these signs; there are few of them."""
+        key = i, signs.tobytes()
+        if key not in self._truths:
+            self._truths[key] = self.triggers[i].holds(signs)
+        return self._truths[key]
+
     def _made_true(self, before: Sequence[Array], after: Sequence[Array]) -> list[int]:
         """Return the conditions that a jump made true; differences that it left alone keep their signs."""
+        old, g, known = np.concatenate(before), np.concatenate(after), np.concatenate(self.signs)
+        signs: Array = np.where(g == old, known, np.sign(g))
         found: list[int] = []
-        for i, (trigger, old, g) in enumerate(zip(self.triggers, before, after, strict=True)):
-            signs = np.where(g == old, self.signs[i], np.sign(g))
-            if (signs == self.signs[i]).all():
-                continue
-            self.signs[i] = signs
-            held, self.held[i] = self.held[i], trigger.holds(signs)
+        changed: list[int] = np.unique(self._owner[signs != known]).tolist()
+        for i in changed:
+            own: Array = signs[self._of[i]]
+            self.signs[i] = own
+            held, self.held[i] = self.held[i], self._holds(i, own)
             if self.held[i] and not held:
                 found.append(i)
         return found
@@ -277,8 +286,8 @@ class _TriggerWatch:
                 if old[0] != 0.0 and trigger.direction * old[0] <= 0:
                     found.append(i)
                 continue
-            held, self.held[i] = self.held[i], trigger.holds(new)
-            there = trigger.holds(between)
+            held, self.held[i] = self.held[i], self._holds(i, new)
+            there = self._holds(i, between)
             if (there and not held) or (self.held[i] and not there):
                 found.append(i)
         return found
@@ -315,24 +324,27 @@ class _TriggerWatch:
         return [], b, step.x, step.z
 
     def _zeros(
-        self, step: _Step, b: float, before: Sequence[tuple[Array, ...]], after: Sequence[tuple[Array, ...]]
+        self, step: _Step, b: float, before: tuple[Array, Array, Array], after: tuple[Array, Array, Array]
     ) -> list[_Zero] | None:
         """Return the first zeros of all differences in (t, b], of which rates at both ends are known."""
+        g0, rate0, by_x = before
+        g1, rate1, _ = after
+        signs = np.concatenate(self.signs)
+        resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
+        turns = (signs * rate0 < 0) & (signs * rate1 > 0)
+        stays = (signs * g1 > np.maximum(-signs * rate1 * _SAME * (b - step.t), 0.0)) & ~turns
         zeros: list[_Zero] = []
         try:
-            for i, signs in enumerate(self.signs):
-                (g0, rate0, by_x), (g1, rate1, _) = before[i], after[i]
-                resting = np.maximum(np.abs(g0), np.abs(g1)) <= self._noise @ np.abs(by_x).T
-                for row, sign in enumerate(signs.tolist()):
-                    if resting[row]:  # at zero but for errors of integration
-                        continue
-                    ends = (float(g0[row]), float(rate0[row]), float(g1[row]), float(rate1[row]))
-                    if 0.0 < sign * ends[2] <= -sign * ends[3] * _SAME * (b - step.t):
-                        zeros.append(_Zero(b - step.t, i, row, -sign))  # with what passes zero right here
-                        continue
-                    zero = _search(self._along(step, i, row), sign, b - step.t, *ends)
-                    if zero is not None:
-                        zeros.append(_Zero(zero[0], i, row, zero[1]))
+            for k in np.flatnonzero(~(resting | stays)).tolist():
+                i = int(self._owner[k])
+                row, sign = k - self._of[i].start, float(signs[k])
+                ends = (float(g0[k]), float(rate0[k]), float(g1[k]), float(rate1[k]))
+                if 0.0 < sign * ends[2] <= -sign * ends[3] * _SAME * (b - step.t):
+                    zeros.append(_Zero(b - step.t, i, row, -sign))  # with what passes zero right here
+                    continue
+                zero = _search(self._along(step, i, row), sign, b - step.t, *ends)
+                if zero is not None:
+                    zeros.append(_Zero(zero[0], i, row, zero[1]))
         except _Stopped:
             return None
         return zeros
@@ -345,7 +357,7 @@ class _TriggerWatch:
             if reached is None:
                 raise _Stopped
             g = self._values(i, step.t + s, reached[0])
-            return float(g[row]), lambda: float(self._every_rate(step, step.t + s, *reached)[i][1][row])
+            return float(g[row]), lambda: float(self._every_rate(step, step.t + s, *reached)[1][self._of[i]][row])
 
         return at
 
@@ -371,7 +383,12 @@ class _TriggerWatch:
         ends = np.cumsum([trigger.function.first.size1_out(0) for trigger in self.triggers]).tolist()
         return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
 
-    def _every_rate(self, step: _Step, t: float, x: Array, z: Array) -> list[tuple[Array, Array, Array]]:
+    @cached_property
+    def _owner(self) -> Index:
+        """Which trigger each difference belongs to."""
+        return np.repeat(np.arange(len(self._of)), [of.stop - of.start for of in self._of])
+
+    def _every_rate(self, step: _Step, t: float, x: Array, z: Array) -> tuple[Array, Array, Array]:
         """Return differences of all triggers, how fast they change, and their derivatives by states."""
         u, du = self._inputs(t)
         graph: Any = integrator_of(self.model, [1.0], self.options).graph
@@ -379,7 +396,7 @@ class _TriggerWatch:
         g, found = self._together.evaluate(t, x, u, self.e[self._rows])
         by_x = found[:, 1 : 1 + x.size]
         rates = found[:, 0] + by_x @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du
-        return [(g[rows], rates[rows], by_x[rows]) for rows in self._of]
+        return g, rates, by_x
 
     @cached_property
     def _noise(self) -> Array:

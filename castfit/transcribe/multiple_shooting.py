@@ -16,6 +16,7 @@ from castfit.integrate.lanes import merge
 from castfit.solve.staged import Linearization, MatchingProducts
 from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_pays, derivative_mistakes
 from castfit.transcribe.stage_division import (
+    apart,
     divided,
     integrator_mistakes,
     interval_mistakes,
@@ -40,7 +41,8 @@ class MultipleShooting:
     Parameters
     ----------
     intervals : int, "data" or array
-        Number of equal intervals, an interval between any two measured times, or the boundaries themselves.
+        Number of equal intervals, an interval between any two measured times, or the boundaries themselves.  Of a
+        number of them, boundaries near events that states trigger are moved, or left out.
     states : {"data", "smoothed", "simulation"} or mapping
         Where the node states start: interpolated or smoothed measurements (the rest by simulation), simulation from
         the guess, or ``{state: (times, values)}``.
@@ -123,11 +125,14 @@ class MultipleShooting:
         posed = problem.posed
         self._check_events(posed)
         backward = self._backward(posed)
+        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
+        if posed.triggered and np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str):
+            happened = [t[1:][np.diff(t) <= 0.0] for t, _, _ in trajectory.tables]
+            edges = [apart(own, times) for own, times in zip(edges, happened, strict=True)]
         if backward:  # what is constrained is read at nodes, too
             edges = [merge(of, c.watched) for of, c in zip(edges, posed.conditions, strict=True)]
         stages = divided(posed, edges, theta, starts=backward)
-        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
         return ShootingProblem(
             posed,
             stages,

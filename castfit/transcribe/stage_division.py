@@ -157,6 +157,20 @@ def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what
     return merge(np.array([start, end]), inner[(inner > start) & (inner < end)])
 
 
+def apart(edges: Array, times: Array) -> Array:
+    """Move inner boundaries (n,) away from events at times (m,), as far as the middle between two of them.
+
+    A time that passes a boundary during a fit would make the states there jump, which no small step can follow.
+    """
+    marks = np.unique(np.clip(times, edges[0], edges[-1]))
+    ends = np.unique(np.concatenate([edges[[0, -1]], marks]))
+    right = np.clip(np.searchsorted(ends, edges[1:-1]), 1, ends.size - 1)
+    low, high = ends[right - 1], ends[right]
+    away = 0.5 * (high - low)
+    inner = np.clip(edges[1:-1], low + away * np.isin(low, marks), high - away * np.isin(high, marks))
+    return np.unique(np.concatenate([edges[[0, -1]], inner]))
+
+
 def _divide(start: float, times: Array, n: int) -> Array:
     """Divide from the start to the last of the measured times into n parts, or fewer where fewer times are measured."""
     equal = np.linspace(start, float(times[-1]), n + 1)

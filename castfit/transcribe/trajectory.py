@@ -1,7 +1,8 @@
 """Where the state trajectories start: from data, from simulation, or given.
 
 Measured states are interpolated through their data; the others are simulated with the measured ones imposed as
-inputs, which keeps them near the data however poor the parameters are.  A simulation that stops holds its last
+inputs, which keeps them near the data however poor the parameters are.  Where states trigger events, and not all are
+measured, everything is simulated: what falls through the floor is nowhere near.  A simulation that stops holds its last
 value: a start need not be accurate, but it must be finite.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -25,6 +26,8 @@ from castfit.experiment.inputs import Input, Pieces
 from castfit.integrate import IntegratorOptions, rounding
 from castfit.integrate.lanes import merge
 from castfit.integrate.trajectories import IntegrationCase, as_measured, march, units_of
+from castfit.integrate.triggers import triggered
+from castfit.problem.event_schedule import NEVER
 from castfit.solve.staged import locked
 
 if TYPE_CHECKING:
@@ -97,6 +100,9 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
         before = _units(problem, condition, initial.p, _still(problem, condition, a, known))
         times = _table_times(condition)
         try:
+            if condition.schedule.triggers:
+                initial = _happened(problem, condition, replace(initial, a=a), before, options)
+                known = known if isinstance(states, Mapping) or len(known) == a.size else {}
             table = _fill_spans(problem, condition, times, initial, a, known, before, options)
         except Stopped:  # no time to simulate: the solver will notice, and returns its start
             z = np.repeat(condition.z_guess[None], times.size, axis=0)
@@ -104,6 +110,12 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
         tables.append(table)
         units.append(_units(problem, condition, initial.p, table))
     return Trajectory(tuple(tables), tuple(units))
+
+
+def _happened(problem: Posed, condition: Condition, at: Natural, unit: Array, options: IntegratorOptions) -> Natural:
+    """Return a point with the times at which states trigger events, as far as they may happen."""
+    found = triggered(problem.model, condition, at, unit, options, condition.end)
+    return replace(found, e=np.where(np.isnan(found.e), NEVER, found.e))
 
 
 def still_trajectory(problem: Posed, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:

@@ -88,3 +88,19 @@ def test_what_cannot_follow_them_says_what_can():
         cf.fit(problem, cf.Collocation())
     with pytest.raises(cf.InputError, match="leave derivatives='adjoint' out"):
         cf.fit(problem, cf.MultipleShooting("data", derivatives="adjoint"))
+
+
+def test_nodes_start_on_the_course_between_its_events():
+    """Nodes between two bounces are in the middle, those before the first in the first half; there are no gaps."""
+    problem = ball(np.linspace(0.1, 2.0, 12))
+    staged = cf.MultipleShooting(20).transcribe(problem, problem.guess)
+    (times,) = staged.times(staged.start)
+    speed = np.sqrt(0.05**2 + 2 * 9.7)
+    first = (0.05 + speed) / 9.7
+    second = first + 2 * 0.79 * speed / 9.7
+    third = second + 2 * 0.79**2 * speed / 9.7
+    assert times[1:-1].min() < first / 2 < times[1:-1].max()
+    inner = times[(times > first) & (times < third)]
+    np.testing.assert_allclose(inner, [(first + second) / 2, (second + third) / 2], atol=1e-3)
+    (values,) = staged.evaluate(staged.start).values
+    np.testing.assert_allclose(values.x[:-1], staged.node_states(staged.start)[0][1:], atol=1e-2)
