@@ -191,6 +191,23 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
         yield CaseRow("", what, f"{better:.4f}", f"at most {better / found.efficiency:.4f}", seconds)
 
 
+def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
+    """Simulate trials of a population and fit them by mixed effects, which the promise has linearised."""
+    x, k, noise = cf.symbols("x k noise")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
+    own = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
+    problem, population = cf.Problem(model, pilot, parameters=own), cf.Population({"k": cf.Individual(omega=0.3)})
+    when = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=4)
+    found = cf.design(problem, when, budget=50, population=population)
+    verified, seconds = _timed(lambda: found.verify(repeats, rng=seed, verbose=0))
+    for name, of in verified.quantities.items():
+        what = f"scatter of {name}, {verified.fitted} trials; promised"
+        case = "50 subjects, 4 chosen times" if name == "k" else ""
+        yield CaseRow(case, what, f"{of.scatter:.5f}", f"{of.promised:.5f}", seconds)
+        seconds = math.nan
+
+
 def promised(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Fit repeated experiments again, and look how estimates scatter beside what was promised."""
     evenly = cf.Candidate(np.linspace(20 / 6, 20, 6), ["b"], together="experiment")
@@ -430,6 +447,7 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
                 ("draws", for_draws(seed)),
                 ("many candidates", many(((1000, 6), (10_000, 20)) if starts >= _SEQUENCES else ((1000, 6),), seed)),
                 (f"{starts} repeats", promised(max(starts, 2), seed)),
+                ("trials", trials(max(starts, 2), seed)),
                 ("rounds", in_rounds(min(starts, _SEQUENCES), seed)),
                 ("choices", choices(min(starts, _SEQUENCES), pyomo)),
             ):

@@ -67,7 +67,8 @@ def _panels(found: Design) -> list[SketchPanel]:
 
     known, table = found.known, found.table
     (values,) = found.bought.values[0]
-    times, panels = np.linspace(known.condition(0).start, values.times[-1], _POINTS), list[SketchPanel]()
+    panels: list[SketchPanel] = []
+    times = np.linspace(float(known.condition(0).start), float(values.times[-1]), _POINTS)
     measured = [o for o in values.outputs if o in table["output"]]
     mu, bands = predicted(found, 0, times, measured)
     axis = plain(known.extended.label("time"))

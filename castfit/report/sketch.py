@@ -77,9 +77,9 @@ class SketchPanel:
 def ticks(low: float, high: float) -> Array:
     """Return round numbers between two."""
     raw = (high - low) / _TICKS or 1.0
-    size = 10.0 ** np.floor(np.log10(raw))
+    size = float(10.0 ** np.floor(np.log10(raw)))
     step = size * next(k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if k * size >= raw * (1 - 1e-9))
-    found = step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1)
+    found = step * np.arange(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1, dtype=float)
     return np.where(np.abs(found) < 1e-9 * step, 0.0, found)
 
 

@@ -47,6 +47,29 @@ def test_promises_stand_beside_repeated_fits():
     assert "k1, 2 fits" in rows[0].what
 
 
+def test_trials_of_a_population_stand_beside_their_promise():
+    rows = list(design.trials(2, 0))
+    assert [row.what.split(",")[0] for row in rows] == ["scatter of k", "scatter of noise", "scatter of omega(k)"]
+    assert all(float(row.reached) > 0 and 0.01 < float(row.right) < 0.05 for row in rows)
+
+
+@pytest.mark.slow
+def test_two_hundred_fits_scatter_as_promised():
+    for row in design.promised(200, 0):
+        assert float(row.reached) == pytest.approx(float(row.right), rel=0.1)
+
+
+@pytest.mark.slow
+def test_a_hundred_draws_and_twenty_wrong_guesses_are_as_in_the_table():
+    local, mean, worst = (float(row.reached) for row in design.for_draws(0))
+    assert local < 0.3
+    assert mean < 0.45
+    assert 0.64 < worst < 0.66
+    once, evenly, rounds = design.in_rounds(20, 0)
+    assert float(once.reached) < 0.25 < float(evenly.reached) < 0.5
+    assert numbers(rounds.reached)[0] > 0.72
+
+
 def test_draws_have_a_bound_and_many_candidates_a_gap():
     local, mean, worst = (row for row in design.for_draws(0, draws=6))
     (bound,) = numbers(worst.right)

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, is_one_of, items, name_of, named, real, reals, text
+from castfit._support.arguments import (
+    flag_mistakes,
+    is_count,
+    is_one_of,
+    is_within,
+    items,
+    name_of,
+    named,
+    option_mistakes,
+    real,
+    reals,
+    text,
+)
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import check
@@ -122,54 +134,38 @@ class Candidate:
         names = [name_of(o) for o in chosen or ()]
         if chosen is None or None in names:
             mistakes.append(f"outputs are {text(outputs)}; give their names")
-        changes = {
-            "initial": named("initial", initial, mistakes),
-            "parameters": named("parameters", parameters, mistakes),
-            "inputs": named("inputs", inputs, mistakes),
-        }
+        given = {"initial": initial, "parameters": parameters, "inputs": inputs}
+        changes = {what: named(what, value, mistakes) for what, value in given.items()}
         happens = None if events is None else tuple([events] if items(events) is None else items(events) or ())
-        costs: dict[str, Any] = named("cost", cost, mistakes) if isinstance(cost, Mapping) else {"": cost}
-        mistakes += [
-            f"cost is {text(c)}; give a positive number, or one per output"
-            for c in costs.values()
-            if not ((number := real(c)) is not None and 0 < number < np.inf)
-        ]
-        if isinstance(cost, Mapping) and together != "output":
-            mistakes.append("outputs that are bought together have one cost; give a number, or together='output'")
-        if not is_one_of(together, *TOGETHER):
-            mistakes.append(f"together is {text(together)}; choose 'output', 'time' or 'experiment'")
-        if not (is_count(at_most, 1) or at_most == np.inf):
-            mistakes.append(f"at_most is {text(at_most)}; give a positive integer")
-        gap = real(spacing)
-        if gap is None or not 0 <= gap < np.inf:
-            mistakes.append(f"spacing is {text(spacing)}; give a time that is not negative")
+        each, gap = isinstance(cost, Mapping), real(spacing)
+        costs = _by_output("cost", cost, mistakes)
+        sigmas = {} if sigma is None else _by_output("sigma", sigma, mistakes)
+        n, grid = per_subject, np.unique(grid)
+        mistakes += option_mistakes(
+            *(("cost", c, is_within(c, 0.0, np.inf, strictly=True), "give a positive number, or one per output")
+              for c in costs.values()),
+            ("together", together, is_one_of(together, *TOGETHER), "choose 'output', 'time' or 'experiment'"),
+            ("at_most", at_most, is_count(at_most, 1) or at_most == np.inf, "give a positive integer"),
+            ("spacing", spacing, gap is not None and 0 <= gap < np.inf, "give a time that is not negative"),
+            ("per_subject", n, n is None or is_count(n, 1), "give a positive integer, or leave it out"),
+            *(("sigma", s, isinstance(s, Relative) or is_within(s, 0.0, np.inf, strictly=True),
+               "give a positive number, cf.relative(...), or one of these per output") for s in sigmas.values()),
+            ("experiment", experiment, isinstance(experiment, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
+            ("name", name, isinstance(name, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
+        )  # fmt: skip
         mistakes += flag_mistakes(same=same, fixed=fixed, between=between)
+        if each and together != "output":
+            mistakes.append("outputs that are bought together have one cost; give a number, or together='output'")
         if same is True and (any(changes.values()) or happens is not None):
             mistakes.append("what is the same experiment cannot differ from it; leave same=True out, or what differs")
         if between is True and is_one_of(together, "experiment"):
             mistakes.append("a whole experiment has its times; leave between=True out, or together='experiment'")
-        if per_subject is not None and not is_count(per_subject, 1):
-            mistakes.append(f"per_subject is {text(per_subject)}; give a positive integer, or leave it out")
-        elif per_subject is not None and (per_subject > np.unique(grid).size or fixed is True):
-            mistakes.append(
-                f"{per_subject} of {np.unique(grid).size} times cannot be chosen; give more times, and no fixed=True"
-            )
-        sigmas = (
-            named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else {"": sigma} if sigma is not None else {}
-        )
-        mistakes += [
-            f"sigma is {text(s)}; give a positive number, cf.relative(...), or one of these per output"
-            for s in sigmas.values()
-            if not (isinstance(s, Relative) or ((number := real(s)) is not None and 0 < number < np.inf))
-        ]
-        for what, label in (("experiment", experiment), ("name", name)):
-            if not isinstance(label, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users give anything
-                mistakes.append(f"{what} is {text(label)}; give text")
+        if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
+            mistakes.append(f"{n} of {grid.size} times cannot be chosen; give more times, and no fixed=True")
         check("Candidate", mistakes)
-        each = isinstance(cost, Mapping)
-        costs = {n: float(c) for n, c in costs.items()}
+        costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {
-            "times": np.unique(grid), "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
+            "times": grid, "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
             "events": happens, "together": together, "cost": costs if each else costs[""], "at_most": float(at_most),
             "fixed": fixed, "spacing": float(gap or 0.0), "between": between, "sigma": sigmas or None,
             "per_subject": per_subject, "name": name,
@@ -186,6 +182,11 @@ class Candidate:
         """Return what one purchase costs."""
         costs: dict[str, float] | float = self.cost
         return costs.get(output, 1.0) if isinstance(costs, dict) else costs
+
+
+def _by_output(what: str, given: Any, mistakes: list[str]) -> dict[str, Any]:
+    """Read something of each output, or of all of them, "" here."""
+    return named(what, given, mistakes) if isinstance(given, Mapping) else {"": given}
 
 
 def with_fields(candidate: Candidate, **changes: Any) -> Candidate:

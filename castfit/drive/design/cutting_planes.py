@@ -24,7 +24,7 @@ from scipy.optimize import linprog
 from castfit.drive.design.interior_point import DesignGoal, GoalTangent, Offers, RelaxedDesign, bound_at
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
+    from castfit._support.arrays import Array, Index, Mask
 
 _ROUNDS = 60
 _LEAST = 1e-12  # weight of a plane, and of an eigenvalue of Z: below, it is left out
@@ -81,7 +81,7 @@ def sharpened(goal: DesignGoal, offers: Offers, found: RelaxedDesign, few: Index
         for s in range(S):
             d[sample == s] = np.sum((offers.J[s] @ v[sample == s].T) ** 2, axis=1).T
         c = np.einsum("ki,kij,kj->k", v, offers.M0[sample], v) + behind[sample]
-        group = sample if p.size > 1 else np.zeros(sample.size, dtype=np.intp)
+        group: Index = sample if p.size > 1 else np.zeros(sample.size, dtype=np.intp)
         solved = highest(c, d[:, few], offers.only(few), group, p)
         if solved is None:
             break
@@ -111,12 +111,12 @@ def sharpened(goal: DesignGoal, offers: Offers, found: RelaxedDesign, few: Index
     return replace(best, w=w, value=value, bound=bound)
 
 
-def _cuts(M: Array, t: Array) -> tuple[Array, Array]:
+def _cuts(M: Array, t: Array) -> tuple[Index, Array]:
     """Return which samples' eigenvectors (K,), (K, n) of M (S, n, n) are planes: of values near t (S,) or below."""
     values, vectors = np.linalg.eigh(M)
     return _chosen(values < (t + _NEAR * np.abs(t))[:, None], vectors)
 
 
-def _chosen(which: Array, vectors: Array) -> tuple[Array, Array]:
+def _chosen(which: Mask, vectors: Array) -> tuple[Index, Array]:
     sample, column = np.nonzero(which)
     return sample, vectors[sample, :, column]

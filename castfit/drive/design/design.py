@@ -229,19 +229,20 @@ def design(
     assert bought is not None
     generator = np.random.default_rng(rng)
     with watched(max_time) as watch:
-        if apart is not None:
-            return _against(found, bought, apart, exact=exact, rng=generator, stop=lambda: watch.cause is not None)
-        assert made is not None
+
+        def stop() -> bool:
+            return watch.cause is not None
 
         def designed(found: Knowledge, bought: Purchases) -> Design:
-            return _designed(
-                found, bought, made, over, worst=worst, exact=exact, rng=generator, stop=lambda: watch.cause is not None
-            )
+            assert made is not None
+            return _designed(found, bought, made, over, worst=worst, exact=exact, rng=generator, stop=stop)
 
-        if not choices:
+        if apart is not None:
+            return _against(found, bought, apart, exact=exact, rng=generator, stop=stop)
+        if not choices or made is None:
             return designed(found, bought)
         search = ChoiceSearch(found, bought, DesignGoal(made), _order(found, made, over), given, choices, rules)
-        return chosen_design(search, at, designed, starts or STARTS, generator, lambda: watch.cause is not None)
+        return chosen_design(search, at, designed, starts or STARTS, generator, stop)
 
 
 def _choice_mistakes(
@@ -466,7 +467,8 @@ def _require_reached(known: Knowledge, goal: DesignGoal, offers: Offers, counts:
     if not exact:
         bought = "what the budget buys is"
     what = f"{n} {'quantity' if n == 1 else 'quantities'} of which nothing else is known"
-    remedy = "raise the budget, give priors or a fit of what is known, or ask for less by over= or cf.variance_of(...)"
+    less = "give priors or a fit of what is known, or ask for less by over= or cf.variance_of(...)"
+    remedy = f"raise the budget or lower the price, {less}"
     if known.fitted:
         what = f"{n} {'quantity' if n == 1 else 'quantities'} at the estimates, which are hardly known themselves"
         remedy = "design from the problem, at guesses that you trust, or raise the budget"

@@ -134,7 +134,7 @@ class _Rival:
             two = responses(rival.posed, other, times, theta, known.options, outputs=outputs)
             if one is None or two is None:
                 raise InputError("discriminate", [f"{condition.name}: the models could not be integrated"])
-            factors = np.array([1.0 if o is None or o.group < 0 else known.sigmas[o.group] for o in condition.observed])
+            factors = np.array([known.factor(of) for of in condition.observed])
             s = condition.points.sigma * factors
             old.append(((one.values - two.values)[place] / s)[mask])
             slopes.append((-two.slopes[place] / s[:, :, None])[mask])
@@ -232,7 +232,8 @@ def discriminated(
         planes.extend((constant, d) for _, constant, d in found)
         return min(value for value, _, _ in found)
 
-    w = best = _first(offers)
+    most = np.min(offers.b / offers.A.sum(axis=1), initial=np.inf)  # the budget, evenly spent
+    w = best = np.minimum(most if np.isfinite(most) else 1.0, offers.u)
     value, relaxed = -np.inf, RelaxedDesign(w, np.inf, -np.inf, np.zeros(w.size), np.zeros(len(offers.b)), 0)
     for k in range(_ROUNDS):
         here = nearest(w)
@@ -275,14 +276,6 @@ def _whole(
     return counts, value
 
 
-def _first(offers: Offers) -> Array:
-    """Return the budget, evenly spent."""
-    w = np.ones(offers.count)
-    with np.errstate(divide="ignore"):
-        most = np.min(offers.b / (offers.A @ w), initial=np.inf)
-    return np.minimum(w * (most if np.isfinite(most) else 1.0), offers.u)
-
-
 def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Generator) -> _Rival:
     """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
     from castfit.drive.design.candidate import with_fields
@@ -308,9 +301,6 @@ def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Gener
 
 def _computed(known: Knowledge, k: int) -> bool:
     """Tell whether the spread of an output of candidate k moves with the quantities."""
-    condition, outputs = known.condition(k), known.candidates[k].outputs
-    return any(
-        o is not None and o.computed and known.candidates[k].sigma_of(n) is None
-        for n, o in zip(known.extended.outputs, condition.observed, strict=True)
-        if n in outputs
-    )
+    candidate = known.candidates[k]
+    every = (known.observed(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
+    return any(of is not None and of.computed for of in every)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from castfit.drive.design.interior_point import Offers
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
+    from castfit.problem.observables import ObservedOutput
     from castfit.problem.quantities import Quantity
 
 WEAK = 1e-10  # the information that stands for nothing known
@@ -220,31 +221,23 @@ class Knowledge:
             if what not in posed.names:
                 mistakes.append(f"'{what}' is not estimated: {suggest(what, posed.names)}")
                 return None
-            what = {what: 1.0}
-            slope = np.array([what.get(n, 0.0) for n in posed.names])
+            slope = np.eye(len(posed.names))[posed.names.index(what)]
         elif isinstance(what, ca.SX) and what.numel() == 1:
-            symbols = ca.symvar(what)
-            theta = posed.to_natural(self.estimate)
-            place: list[int] = []
-            numbers: list[float] = []
-            for symbol in symbols:
-                own = [j for j, q in enumerate(posed.quantities) if symbol.name() in (q.name, q.of)]
-                fixed = posed.parameters.get(symbol.name())
-                if len(own) != 1 and not (fixed is not None and fixed.fixed):
-                    few = "is not estimated" if not own else "differs between experiments: give the name of one"
+            symbols, theta, slope = ca.symvar(what), posed.to_natural(self.estimate), np.zeros(len(posed.names))
+            own = [[j for j, q in enumerate(posed.quantities) if s.name() in (q.name, q.of)] for s in symbols]
+            fixed = {n: p.value for n, p in posed.parameters.items() if p.fixed}
+            for symbol, places in zip(symbols, own, strict=True):
+                if len(places) != 1 and symbol.name() not in fixed:
+                    few = "is not estimated" if not places else "differs between experiments: give the name of one"
                     mistakes.append(f"'{symbol.name()}' in the expression {few} ({listed(posed.names)})")
                     return None
-                place.append(own[0] if own else -1)
-                numbers.append(theta[own[0]] if own else float(fixed.value))  # pyright: ignore
+            at: Any = [theta[of[0]] if of else fixed[s.name()] for s, of in zip(symbols, own, strict=True)]
             graph = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(what, ca.vertcat(*symbols))])
-            by_symbol = np.array(graph(np.array(numbers))).ravel()
-            slope = np.zeros(len(posed.names))
-            for j, value in zip(place, by_symbol, strict=True):
-                slope[j] += value if j >= 0 else 0.0
+            for places, value in zip(own, np.array(graph(np.array(at, dtype=float))).ravel(), strict=True):
+                slope[places[:1]] += value
         else:
-            mistakes.append(
-                f"variance_of {text(what)}; give a quantity, an expression of quantities, or cf.OutputAt(...)"
-            )
+            given = "give a quantity, an expression of quantities, or cf.OutputAt(...)"
+            mistakes.append(f"variance_of {text(what)}; {given}")
             return None
         row = np.zeros(len(self.names))
         row[self.of] = slope * posed.natural_slope(self.estimate)
@@ -255,9 +248,9 @@ class Knowledge:
         said, condition, j = self.candidates[k].sigma_of(output), self.condition(k), self.extended.outputs.index(output)
         if said is not None:
             return said if isinstance(said, Relative) else np.full(times.size, float(said))
-        of = condition.observed[j]
-        factor = self.sigmas[of.group] if of is not None and of.group >= 0 else 1.0
-        return factor * np.interp(times, condition.points.times, condition.points.sigma[:, j])
+        return self.factor(condition.observed[j]) * np.interp(
+            times, condition.points.times, condition.points.sigma[:, j]
+        )
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
@@ -268,6 +261,14 @@ class Knowledge:
     def condition(self, k: int) -> Condition:
         """Return the experiment of candidate k, worked out."""
         return self._labelled(self.labels[k])
+
+    def observed(self, k: int, output: str) -> ObservedOutput | None:
+        """Return how an output of candidate k is measured."""
+        return self.condition(k).observed[self.extended.outputs.index(output)]
+
+    def factor(self, of: ObservedOutput | None) -> float:
+        """Return by which unknown factor a sigma is multiplied, 1 if it is known."""
+        return self.sigmas[of.group] if of is not None and of.group >= 0 else 1.0
 
     def experiment(self, k: int) -> Experiment:
         """Return the experiment of candidate k as it was said."""
@@ -400,26 +401,16 @@ def knowledge(
         result is not None, result is not None and result.refuted, absolute,
         tight(None if result is None else result.integrator), tuple(whole),
     )  # fmt: skip
-    unsaid = [
-        f"{labels[k]}: how accurate is '{o}'? Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
-        for k, c in enumerate(whole)
-        for o in c.outputs
-        if c.sigma_of(o) is None
-        and (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
-        and noise.group >= 0
-        and not np.isfinite(found.sigmas[noise.group])
-    ]
-    unsaid += [
-        f"{labels[k]}: sigma of '{o}' moves with quantities, and values are cut off by a limit of detection; what both "
-        "tell together is not known: give Candidate(sigma=...)"
-        for k, c in enumerate(whole)
-        for o in c.outputs
-        if c.sigma_of(o) is None
-        and (noise := found.condition(k).observed[extended.outputs.index(o)]) is not None
-        and noise.computed
-        and isinstance(noise.noise, (Gaussian, LogNormal))
-        and noise.noise.censored
-    ]
+    unsaid: list[str] = []
+    for k, o in [(k, o) for k, c in enumerate(whole) for o in c.outputs if c.sigma_of(o) is None]:
+        of = found.observed(k, o)
+        if of is not None and not np.isfinite(found.factor(of)):
+            remedy = f"Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
+            unsaid.append(f"{labels[k]}: how accurate is '{o}'? {remedy}")
+        if of is not None and of.computed and isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.censored:
+            both = "moves with quantities, and values are cut off by a limit of detection"
+            together = "what both tell together is not known: give Candidate(sigma=...)"
+            unsaid.append(f"{labels[k]}: sigma of '{o}' {both}; {together}")
     check(where, unsaid)
     return found
 
@@ -477,17 +468,12 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
     """Return the result, if there is one, the estimate, and the points (S, n_theta) at which designs are judged."""
     result = given if isinstance(given, Result) else getattr(given, "result", None)
     if isinstance(given, Problem):
-        if not given.names:
-            check(
-                where,
-                ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))", *mistakes],
-            )
+        nothing = "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
+        check(where, [] if given.names else [nothing, *mistakes])
         return None, given.guess.copy(), given.guess[None].copy()
     if not isinstance(result, Result):
-        check(
-            where,
-            [f"the first argument is {text(given)}; give a Result, a Problem, a sample or a bootstrap", *mistakes],
-        )
+        other = "give a Result, a Problem, a sample or a bootstrap"
+        check(where, [f"the first argument is {text(given)}; {other}", *mistakes])
     assert isinstance(result, Result)
     if not isinstance(result.problem, Problem):
         remedy = "use result.with_problem(problem) first" if result.problem is None else "fit the Problem itself"

@@ -198,17 +198,12 @@ class Design:
             counts = isinstance(imagined.noise.get(output), (Poisson, NegativeBinomial))
             data[output] = (times, np.round(np.maximum(mu, 0.0)) if counts else mu)
             if imagined.sigma is not None and output in imagined.sigma:
-                sigma[output] = s / self._eliminated(k, output)
+                sigma[output] = s / self.known.factor(self.known.observed(k, output))
         noise = {o: n for o, n in imagined.noise.items() if o in data}
         return Experiment(
             data, sigma=sigma or None, noise=noise or None, initial=imagined.initial, parameters=imagined.parameters,
             inputs=imagined.inputs, events=imagined.events, start=imagined.start, name=imagined.name,
         )  # fmt: skip
-
-    def _eliminated(self, k: int, output: str) -> float:
-        """Return by which unknown factor the sigma of an output is multiplied, 1 if it is known."""
-        of = self.known.condition(k).observed[self.known.extended.outputs.index(output)]
-        return self.known.sigmas[of.group] if of is not None and of.group >= 0 else 1.0
 
     @property
     def problem(self) -> Problem:
