@@ -122,12 +122,12 @@ def unwatched() -> Generator[None, None, None]:
         _current.watch = outer
 
 
-def look() -> None:
-    """Raise `Stopped` if the watch says so; costs a tenth of a microsecond."""
+def look(ahead: float = 0.0) -> None:
+    """Raise `Stopped` if the watch says so, or will before so many seconds are over; costs a tenth of a microsecond."""
     watch = _current.watch
     if watch is None:
         return
-    if watch.interrupt.requested or time.perf_counter() > watch.deadline:
+    if watch.interrupt.requested or time.perf_counter() + ahead > watch.deadline:
         raise Stopped(watch.cause or Status.MAX_TIME)
     for act in at_look:
         act()

@@ -38,6 +38,7 @@ _DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
 _VIOLATED = 1e-6  # of a constraint's unit
 _EXCHANGES = 8  # searches more, at most, until constraints are kept between points
 _ROUNDING = 1e-12  # of an initial state
+_PATIENCE = 1.0  # seconds beyond the limit that it may take to judge what was found
 _CONNECTED = 1e-6  # gaps, in units of the states
 
 
@@ -210,8 +211,9 @@ class FitRun:
 
     def _judged(self, solved: Solved) -> Attempt:
         staging, solution = solved.staging, solved.solution
+        left = self.remaining
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
-            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution))
+            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution), left)
             solution = _naming(staging.staged, solution, linear)
             verification = None
             if self.verify:
@@ -270,8 +272,10 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
 
     def refined(self, answer: Attempt) -> SolveStaging | None:
         """Return the problem without them, once."""
-        follow = () if self.follow else dependent(answer.staged.layout, answer.linear, answer.staged.scale)
-        if not follow or answer.ended:
+        if self.follow or answer.ended:
+            return None
+        follow = dependent(answer.staged.layout, answer.linear, answer.staged.scale)
+        if not follow:
             return None
         self.follow, run, transcription = follow, self.run, answer.staging.transcription
         run.problem = run.problem.releasing(follow)
@@ -405,11 +409,17 @@ def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
     return replace(solution, v=v) if moved and staged.evaluate(v).ok else solution
 
 
-def judge(staged: StagedProblem, solution: Solution) -> tuple[Solution, Evaluation]:
+def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tuple[Solution, Evaluation]:
     """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
 
-    Rounding errors would spoil it, or the fit could still be improved from there.
+    Rounding errors would spoil it, or the fit could still be improved from there.  Where that is expected to take far
+    more than the seconds that are left, it is only evaluated, and said not to be judged.
     """
+    expected = staged.seconds_to_linearize(solution.v)
+    if expected > max(left, _PATIENCE):
+        status = Status.MAX_TIME if solution.status.success else solution.status
+        detail = f"{solution.detail} What was found was not judged, which takes about {expected:.2g} s.".strip()
+        return replace(solution, status=status, detail=detail), staged.evaluate(solution.v)
     linear = staged.linearize(solution.v)
     if not linear.ok:
         return solution, staged.evaluate(solution.v)

@@ -52,7 +52,7 @@ def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     if near.solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK) or run.remaining <= 0:
         solution = replace(near.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
         with unwatched():  # it takes an evaluation or two
-            solution, linear = judge(staged, solution)
+            solution, linear = judge(staged, solution, run.remaining)
         return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), first.notes)
     with suppress(Stopped):
         found = staged.evaluate(staged.start)

@@ -357,7 +357,7 @@ def _start_itself(run: FitRun, ended: SearchEnd, whole: StagedProblem) -> Search
     status = Status.MAX_TIME if found.status.success else found.status
     solution = replace(found, v=whole.start, status=status, detail="", active=still)
     with unwatched():  # it takes an evaluation or two
-        solution, linear = judge(whole, solution)
+        solution, linear = judge(whole, solution, run.remaining)
     staging = SolveStaging(SingleShooting(ended.attempt.transcription.integrator), whole, FIRST)
     note = "No search came as low as its start in this time; the start is given."
     return SearchEnd(Attempt(staging, solution, linear, None), (*ended.notes, note))

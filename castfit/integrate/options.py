@@ -31,10 +31,10 @@ METHODS = ("auto", "cvodes", "idas", *STEPPED, "rosenbrock", "collocation")
 COMPILE = ("deserved", "never", "auto", "always")
 
 _SMALL = 20  # states and algebraic states together, whatever the pattern
-_LARGEST = 400  # more were not measured
+_LARGEST = 400  # without sensitivities: beyond it CVODES takes half of the time for values alone
 _PRODUCTS = 30  # of an elimination, per state
 _MANY = 20  # directions of sensitivities, from which more of both are cheap
-_LARGEST_ALONG_MANY = 2000
+_LARGEST_ALONG = 2000  # with sensitivities: half of the time of CVODES on 500 and 1,000 cells along five directions
 _PRODUCTS_PER_DIRECTION = 40  # and state
 _FINEST = 1e-12  # relative tolerance; rounding errors of its stages are near
 _MOST_ELEMENTS = 100_000  # a second or more each time that a lane is integrated
@@ -57,8 +57,8 @@ class IntegratorOptions:
         explicit steps in between (Tsitouras' pair of order 5(4)) wherever an ODE is not stiff, CasADi's Rosenbrock
         method of order 5(4) or its collocation (Radau, order 5, `elements` equal steps without error control).
         "auto" is "explicit" for ODEs of up to 20 states and "esdirk" for DAEs as small, or for models of up to 400
-        states of which few depend on many others, where there is a C compiler, else CVODES for an ODE and IDAS for a
-        DAE.
+        states, with sensitivities 2,000, of which few depend on many others, where there is a C compiler, else CVODES
+        for an ODE and IDAS for a DAE.
     relative_tolerance, absolute_tolerance : float
         Per step, of states and sensitivities alike; the absolute one is relative to each state's magnitude, which is
         taken from data and simulation, so that results do not depend on units.  The defaults give gradients to about
@@ -151,7 +151,7 @@ def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bo
     if n <= _SMALL:
         return True
     many = directions >= _MANY
-    if graph is None or n > (_LARGEST_ALONG_MANY if many else _LARGEST):
+    if graph is None or n > (_LARGEST_ALONG if directions else _LARGEST):
         return False
     if graph not in _PRICES:
         found = elimination(n, n_x, *pattern(graph))

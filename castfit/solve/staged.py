@@ -591,6 +591,11 @@ class StagedProblem(ABC):
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
 
+    def seconds_to_linearize(self, v: Array) -> float:
+        """Return how long `linearize` is expected to take at v; 0 where it is known, or nothing is known of it."""
+        del v
+        return 0.0
+
     @property
     def steep(self) -> DenseEvaluator | None:
         """A faster way to the cost, and to rows with their derivatives, where there is one; the same numbers."""

@@ -13,9 +13,10 @@ the node (n_s), of relaxed algebraic states there (n_w), and of q.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache, cached_property
@@ -27,7 +28,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.casadi_functions import Built
 from castfit._support.silence import captured
-from castfit._support.time_limit import Stopped, unwatched
+from castfit._support.time_limit import Stopped, look, unwatched
 from castfit.integrate import STEPPED, IntegratorOptions, Lanes, method_of, shift_cubics
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import rounding
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 
 _SETTLING = 3  # simulations at the start, at most ...
 _MANY_STATES = 100  # ... and above so many rough ones: steps of wrong magnitudes are short
+_LOOSER = 1e-7  # relative tolerance of so many states by default, where gradients are those of the steps
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
 _TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
 _GONE = 1e-6
@@ -108,11 +110,23 @@ _PER_STATE, _AT_ALL = 1.5, 15.0
 Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 states, 20 for 20, above 50 for 100.
 """
 
+_GOING_BACK = 20
+"""Directions whose cost speaks for the ESDIRK method as much as going back over its steps does.
+
+CPU seconds of a value with its gradient, ESDIRK / CVODES: 200, 500, 1,000 cells .03 / .40, .06 / .75, .13 / 1.5; a
+network of 120 states .024 / .14.
+"""
+
 _MEASURED = ("auto", "cvodes")  # methods of integration
+
+_LONG = 0.5  # seconds from which something is not begun if the last one took longer than there is time
 
 
 _GRAPHS: Built[Model, ca.Function] = Built()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
+
+_TOOK: Built[Model, dict[tuple[str, bool, int], tuple[float, ...]]] = Built()
+"""Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
 
 _ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Segments]] = Built()
 """How each experiment's data lie on the last few divisions into stages."""
@@ -148,7 +162,7 @@ class ShootingProblem(TranscribedProblem):
     ) -> None:
         self.problem = problem = problem.posed
         if not relaxed:
-            options = _along_directions(problem, options, nodes=nodes)
+            options = _along_directions(problem, options, nodes=nodes, back=GradientEvaluation in gives)
         self._choose(options)
         self._nodes, self._backward, self.gives = nodes, backward, gives
         self._returns = backward or GradientEvaluation in gives  # integrators go back over their steps
@@ -519,8 +533,30 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            self._linear = self._linearize(v)
+            with self._timed("linearization"):
+                self._linear = self._linearize(v)
         return self._linear
+
+    def seconds_to_linearize(self, v: Array) -> float:
+        """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known."""
+        if self._linear is not None and same_point(self._linear.v, v):
+            return 0.0
+        known = _TOOK.get(self.problem.model, lambda _: {})
+        return min(known.get(("linearization", self._nodes, len(self._here)), (0.0,)))
+
+    @contextmanager
+    def _timed(self, what: str) -> Generator[None, None, None]:
+        """Begin nothing that will take longer than there is time, as it did before; note how long it takes."""
+        known, key = _TOOK.get(self.problem.model, lambda _: {}), (what, self._nodes, len(self._here))
+        before = known.get(key, ())
+        expected = min(before, default=0.0)
+        if expected > _LONG:
+            look(expected)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:  # cut off it would have taken longer
+            known[key] = *before[-1:], time.perf_counter() - began
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Integrate all stages, and one adjoint state back from the end of each."""
@@ -551,7 +587,7 @@ class ShootingProblem(TranscribedProblem):
                 enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
                 gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))
             seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
-            with self._silently():
+            with self._timed("gradient"), self._silently():
                 found, stopped = gradient_by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, enters)
             failures += stopped
             for of, part in zip(self.layout.chains, found, strict=True):
@@ -934,8 +970,10 @@ class ShootingProblem(TranscribedProblem):
         every, explicit = self._steps
         share = "All" if explicit == every else f"{explicit} of {every}"
         said = f"{share} steps of integration were explicit: nothing stiff was met there." if explicit else ""
+        if GradientEvaluation in self.gives and self.options.relative_tolerance == _LOOSER:
+            said += f" Steps have a relative tolerance of {_LOOSER:g}; gradients are theirs but for rounding."
         if self._taken_over == 0:
-            return said
+            return said.strip()
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
         by = self.groups[0].integrator
         return f"{count} integrated by {by.rescued_by} where {by.method} gave up. {said}".strip()
@@ -1024,14 +1062,35 @@ def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
     return integrator_of(problem.model, [1.0], along).method not in STEPPED
 
 
-def _along_directions(problem: Posed, options: IntegratorOptions, *, nodes: bool) -> IntegratorOptions:
-    """Return the options with the ESDIRK methods where they pay for so many directions only."""
+def for_gradients(problem: Posed, options: IntegratorOptions) -> IntegratorOptions:
+    """Return the options with looser tolerances, if they are the default ones, for the gradient of a large model.
+
+    Derivatives are those of the steps, so that tolerances serve the value alone.
+    """
+    usual, model = IntegratorOptions(), problem.model
+    n_x, n_z = len(model.states), len(model.algebraic_states)
+    given = options.relative_tolerance, options.absolute_tolerance
+    if n_x + n_z < _MANY_STATES or given != (usual.relative_tolerance, usual.absolute_tolerance):
+        return options
+    if method_of(_along_directions(problem, options, nodes=False, back=True), n_x, n_z, _graph(model)) not in STEPPED:
+        return options
+    return replace(options, relative_tolerance=_LOOSER, absolute_tolerance=_LOOSER / 100)
+
+
+def _graph(model: Model) -> ca.Function:
+    system = model.system
+    return _GRAPHS.get(model, lambda _: system.function("system", system.ode, system.alg))
+
+
+def _along_directions(
+    problem: Posed, options: IntegratorOptions, *, nodes: bool, back: bool = False
+) -> IntegratorOptions:
+    """Return the options with the ESDIRK methods where they pay for so many directions, or for going back, only."""
     if options.method != "auto":
         return options
-    system = problem.model.system
-    n_x, n_z = system.x.numel(), system.z.numel()
+    n_x, n_z, graph = len(problem.model.states), len(problem.model.algebraic_states), _graph(problem.model)
     directions = max((int(c.link.moving.sum()) for c in problem.conditions), default=0) + nodes * n_x
-    graph = _GRAPHS.get(problem.model, lambda _: system.function("system", system.ode, system.alg))
+    directions = max(directions, _GOING_BACK) if back else directions
     along = method_of(options, n_x, n_z, graph, directions=directions)
     return replace(options, method=along) if along != method_of(options, n_x, n_z, graph) else options
 

@@ -12,7 +12,13 @@ from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
 from castfit.solve.staged import GradientEvaluation, Linearization
-from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_obstacle, derivative_mistakes, gradient_pays
+from castfit.transcribe.shooting_problem import (
+    ShootingProblem,
+    adjoint_obstacle,
+    derivative_mistakes,
+    for_gradients,
+    gradient_pays,
+)
 from castfit.transcribe.stage_division import divided, integrator_mistakes
 from castfit.transcribe.trajectory import States, still_trajectory
 
@@ -39,6 +45,8 @@ class SingleShooting:
         gradient of the cost alone, by one adjoint state, whatever the number of quantities, with which IPOPT
         approximates the Hessian.  "auto" takes that for hundreds of quantities of one experiment if the solver is IPOPT
         and the integrator CVODES.  Statistics come from all derivatives, which are computed once more at the end.
+        By "adjoint", models of 100 states or more are integrated to a relative tolerance of 1e-7, not 1e-9, unless
+        `integrator` has another one: the gradient is that of the steps, and needs no finer ones.
 
     Raises
     ------
@@ -104,7 +112,7 @@ class SingleShooting:
             nodes=False,
             theta=theta,
             trajectory=still_trajectory(posed, theta, units),
-            options=self.integrator,
+            options=for_gradients(posed, self.integrator) if self.derivatives == "adjoint" else self.integrator,
             gives=(GradientEvaluation, Linearization) if better else self.gives,
         )
         if units is None:

@@ -3,9 +3,14 @@
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import castfit as cf
+from castfit.transcribe.shooting_problem import ShootingProblem
 
 MANY_DATA = """
 import resource
@@ -59,3 +64,21 @@ def test_single_shooting_of_1e5_data_needs_memory_in_proportion_to_them():
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_compiled_fits_leave_no_files_open():
     assert run(COMPILED) == ["0"]
+
+
+def test_no_linearization_is_begun_that_would_outlast_the_limit(monkeypatch):
+    began, real = [], ShootingProblem._linearize
+
+    def slow(staged, *arguments):
+        began.append(staged)
+        time.sleep(1.2)
+        return real(staged, *arguments)
+
+    monkeypatch.setattr(ShootingProblem, "_linearize", slow)
+    benchmark = cf.problems.load("lotka_volterra")
+    result = cf.fit(benchmark.problem, "single", start=benchmark.starts["reference"], max_time=3.0)
+    assert 1 <= len(began) <= 2  # the third would end after 3.6 seconds, and another one would judge
+    assert result.status is cf.Status.MAX_TIME
+    assert "was not judged, which takes about" in result.message
+    assert np.isfinite(result.objective)
+    assert result.parameters.keys() == {"p1", "p2", "p3", "p4"}
