@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from castfit.drive.design.criteria import InformationCriterion, Tangent
 
 _SHRINK = 0.15  # of the complementarity: where the next step aims
+_LEAST, _POWER = (
+    1e-3,
+    0.3,
+)  # from a good design: at least so far, the nearer to its end the further; c by itself is lost
+_AT_FIRST, _AGAIN = 0.1, 0.01  # of the criterion: where the first step aims, and where from a good design
 _NEAR = 10.0  # times what complementarity amounts to in all
 _BOUNDARY = 0.995  # of the way to it
 _DECREASE = 1e-4
@@ -275,7 +280,7 @@ def _solved(
     if first is None:
         return None
     scale = _scale(goal, first.value)
-    mu = 0.1 * scale
+    mu = (_AT_FIRST if start is None else _AGAIN) * scale
     s: Array = b - A @ w
     left: Array
     right: Array
@@ -283,6 +288,7 @@ def _solved(
     left, right, y = (np.asarray(mu / of, dtype=float) for of in (w, u - w, s))
     best: RelaxedDesign | None = None
     waited = step = 0
+    kinked = isinstance(goal.criterion, ECriterion)  # smoothed by mu
     for step in range(_STEPS):
         at = tangent(goal, offers, w, mu)
         if at is None:
@@ -303,7 +309,8 @@ def _solved(
         complementarity = float(left @ w + right @ (u - w) + y @ s) / (2 * N + b.size)
         unbalanced = float(np.max(np.abs(at.g + A.T @ y - left + right)))
         # The next mu only near the central path: E is lost otherwise, A and c take twice as many steps.
-        mu = min(mu, complementarity * (_SHRINK if unbalanced <= _NEAR * N * complementarity else 1.0))
+        shrunk = _SHRINK if start is None else min(_SHRINK, max(_LEAST, (complementarity / scale) ** _POWER))
+        mu = min(mu, complementarity * (shrunk if unbalanced <= _NEAR * N * complementarity else 1.0))
         gradient = np.asarray(at.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
         try:
             solve = _solver(left / w + right / (u - w), at.V)
@@ -317,7 +324,7 @@ def _solved(
         dright: Array = mu / (u - w) - right + right * dw / (u - w)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
         dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
-        slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu)
+        slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu, None if kinked else at.smooth)
         for _ in range(30):
             trial = _barrier(goal, offers, w + primal * dw, u, mu)
             if trial <= now + _DECREASE * primal * slope + 1e-13 * abs(now):
@@ -341,11 +348,12 @@ def _inside(A: Array, b: Array, u: Array) -> Array:
     return 0.5 * np.minimum(u, np.min(shares, axis=0, initial=np.inf))
 
 
-def _barrier(goal: DesignGoal, offers: Offers, w: Array, u: Array, mu: float) -> float:
+def _barrier(goal: DesignGoal, offers: Offers, w: Array, u: Array, mu: float, known: float | None = None) -> float:
+    """Return the barrier function, of which the smoothed goal may be known."""
     s = offers.b - offers.A @ w
     if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
         return np.inf
-    at = tangent_value(goal, offers, w, mu)
+    at = tangent_value(goal, offers, w, mu) if known is None else known
     return at - mu * float(np.log(w).sum() + np.log(u - w).sum() + np.log(s).sum())
 
 
