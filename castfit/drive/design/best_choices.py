@@ -32,7 +32,7 @@ from castfit._support.status import InputError, check, suggest
 from castfit._support.time_limit import unwatched
 from castfit.drive.design.choices import DesignChoice, chosen_in, edges_of, places_of
 from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
-from castfit.drive.design.purchases import Purchases
+from castfit.drive.design.purchases import Purchases, offered
 from castfit.drive.design.sensitivity_graph import SensitivityGraph, in_symbols
 from castfit.model.expressions import exchanged
 from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
@@ -237,16 +237,10 @@ class ChoiceSearch:
 
     def _offers(self, every: list[list[Array]]) -> Offers:
         """Return what can be bought where candidates tell rows, of each sample and candidate."""
-        told, M0 = list["Array"](), list["Array"]()
-        for (_, before), of, values in zip(self._samples, every, self.bought.values, strict=True):
-            parts = [self.known.blocks(replace(one, rows=rows), c.together)
-                     for one, rows, c in zip(values, of, self.said, strict=True)]  # fmt: skip
-            fixed = (np.einsum("Nki,Nkj->ij", part, part) for part, c in zip(parts, self.said, strict=True) if c.fixed)
-            M0.append(sum(fixed, before))
-            wide = max(part.shape[1] for part in parts)
-            padded = (np.pad(part, ((0, 0), (0, wide - part.shape[1]), (0, 0))) for part in parts)
-            told.append(np.concatenate([p for p, c in zip(padded, self.said, strict=True) if not c.fixed]))
-        return replace(self.bought.offers, J=np.array(told), M0=np.array(M0))
+        pairs = zip(self.bought.values, every, strict=True)
+        values = [[replace(one, rows=rows) for one, rows in zip(*of, strict=True)] for of in pairs]
+        J, M0 = offered(self.known, values, np.array([M for _, M in self._samples]))
+        return replace(self.bought.offers, J=J, M0=M0)
 
     def held(self, z: Array) -> tuple[Array, Array]:
         """Return what constraints have left, (n,), and its derivatives by z (n, n_z)."""

@@ -309,7 +309,8 @@ def _solved(
         complementarity = float(left @ w + right @ (u - w) + y @ s) / (2 * N + b.size)
         unbalanced = float(np.max(np.abs(at.g + A.T @ y - left + right)))
         # The next mu only near the central path: E is lost otherwise, A and c take twice as many steps.
-        shrunk = _SHRINK if start is None else min(_SHRINK, max(_LEAST, (complementarity / scale) ** _POWER))
+        further = max(_LEAST, float((complementarity / scale) ** _POWER))
+        shrunk = _SHRINK if start is None else min(_SHRINK, further)
         mu = min(mu, complementarity * (shrunk if unbalanced <= _NEAR * N * complementarity else 1.0))
         gradient = np.asarray(at.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
         try:
@@ -321,7 +322,7 @@ def _solved(
         dw: Array = solved[:, 0] - solved[:, 1:] @ dy
         ds = -A @ dw
         dleft: Array = mu / w - left - left * dw / w
-        dright: Array = mu / (u - w) - right + right * dw / (u - w)
+        dright: Array = np.asarray(mu / (u - w) - right + right * dw / (u - w), dtype=float)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
         dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
         slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu, None if kinked else at.smooth)
@@ -332,7 +333,8 @@ def _solved(
             primal *= 0.5
         w = w + primal * dw
         s = b - A @ w
-        left, right = left + dual * dleft, right + dual * dright
+        left = left + dual * dleft
+        right = right + dual * dright
         y = y + dual * dy
     return best and replace(best, steps=step)
 

@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
-from scipy.optimize import minimize
 
 from castfit._support.arguments import text
 from castfit._support.reprs import listed
@@ -43,6 +42,7 @@ from castfit.drive.design.exact import Positions
 from castfit.drive.design.interior_point import Offers, relaxed
 from castfit.drive.design.knowledge import WEAK, Knowledge, PredictedValues, extended_by, tight
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, simple_places
+from castfit.drive.design.times_between import FEWEST, moved
 from castfit.drive.population.compiled import ask
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
@@ -65,7 +65,6 @@ _EVERY = 2000  # schedules of a group: up to so many, all of them are compared
 _FIRST = 12  # schedules of a group by chance, with which a search begins
 _WILD = 3  # in each round
 _ROUNDS = 40
-_FEWEST = 5  # times of a grid that carry a spline
 _USED = 1e-3  # of the largest weight
 _WORTH = 1e-6  # relative, by which a schedule must exceed its price to count
 _BLOCK = 2**22  # numbers of a batch
@@ -527,7 +526,7 @@ def moved_schedules(
     grids = {
         g: known.values(known.group.index(g), of.times)
         for g, of in enumerate(known.groups)
-        if of.between and of.times.size >= _FEWEST
+        if of.between and of.times.size > FEWEST
     }
     used = [int(k) for k in np.flatnonzero(counts) if known.group[k] in grids]
     if not used:
@@ -539,39 +538,25 @@ def moved_schedules(
     low, high = (np.array([grids[g].times[at] for g in whose]) for at in (0, -1))
     gap = np.array([known.groups[g].spacing for g in whose])
     inner = np.setdiff1d(np.arange(start.size - 1), ends - 1)
-    unit = high - low
     M = bought.offers.information(np.where(np.isin(np.arange(counts.size), used), 0.0, counts))[0]
 
-    def pieces(x: Array) -> list[Array]:
-        return [np.sort(part) for part in np.split(start + unit * x, ends[:-1])]
+    def pieces(t: Array) -> list[Array]:
+        return [np.sort(part) for part in np.split(t, ends[:-1])]
 
-    def value(x: Any) -> float:
+    def along(t: Array) -> Array:
         whole = M.copy()
-        for k, times in zip(used, pieces(np.asarray(x)), strict=True):
+        for k, times in zip(used, pieces(t), strict=True):
             whole += counts[k] * known.information(splines[known.group[k]](times)[None])[0]
-        return float(goal.values(whole[order][:, order][None]))
+        return whole[None]
 
-    def apart(x: Any) -> Any:
-        return ((np.diff(start + unit * np.asarray(x)) - gap[1:]) / unit[1:])[inner]
+    def anew(t: Array) -> Purchases:
+        values, J = list(bought.values[0]), bought.offers.J.copy()
+        for k, times in zip(used, pieces(t), strict=True):
+            values[k] = known.values(k, times)
+            J[0, k] = known.blocks(values[k], "experiment")[0]
+        return replace(bought, offers=replace(bought.offers, J=J), values=(tuple(values),))
 
-    solve: Any = minimize
-    now = value(np.zeros(start.size))
-    found: Any = solve(
-        lambda x: value(x) - now,  # pyright: ignore[reportUnknownLambdaType]
-        np.zeros(start.size),
-        method="SLSQP",
-        bounds=list(zip((low - start) / unit, (high - start) / unit, strict=True)),
-        constraints=[{"type": "ineq", "fun": apart}] if inner.size else [],
-        options={"ftol": 1e-12},
-    )
-    values, J = list(bought.values[0]), bought.offers.J.copy()
-    for k, times in zip(used, pieces(np.asarray(found.x)), strict=True):
-        values[k] = known.values(k, times)
-        J[0, k] = known.blocks(values[k], "experiment")[0]
-    new = replace(bought, offers=replace(bought.offers, J=J), values=(tuple(values),))
-    ordered = new.offers.ordered(order)
-    before = goal.values(bought.offers.ordered(order).information(counts))
-    return (new, ordered) if float(goal.values(ordered.information(counts))) < float(before) else None
+    return moved(bought, goal, counts, order, (start, low, high), (inner, gap[1:][inner]), along, anew)
 
 
 def told(known: PopulationKnowledge, counts: Array) -> PopulationKnowledge:

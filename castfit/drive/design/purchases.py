@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,6 @@ def purchases(
     grids = [_grid(c.times) if c.between else c.times for c in known.candidates]
     values = tuple(tuple(known.values(k, t, s) for k, t in enumerate(grids)) for s in samples)
     known_before = np.array([known.known(s) for s in samples])
-    J: list[list[Array]] = [[] for _ in samples]
     where: list[tuple[int, int, int, float, float, float]] = []  # candidate, output, time, cost, at most, spacing
     paid = np.zeros(len(limits))
     total = 0.0
@@ -86,23 +85,18 @@ def purchases(
             "time": [(-1, t) for t in range(shape[1])],
             "experiment": [(-1, -1)],
         }[candidate.together]
-        blocks = [known.blocks(values[s][k], candidate.together) for s in samples]
         costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in every]
         if candidate.fixed:
-            known_before += np.array([np.einsum("Nki,Nkj->ij", block, block) for block in blocks])
             paid += [
                 sum(c for (o, _), c in zip(every, costs, strict=True) if _counts(key, known, k, o)) for key in limits
             ]
             total += sum(costs)
             continue
         where += [(k, o, t, c, candidate.at_most, candidate.spacing) for (o, t), c in zip(every, costs, strict=True)]
-        for kept, block in zip(J, blocks, strict=True):
-            kept.append(block)
     if not where:
         mistakes.append("every candidate is fixed, so that nothing is left to be chosen; give one that is not")
         return None
-    width = max(block.shape[1] for block in J[0])
-    padded = [np.concatenate([np.pad(b, ((0, 0), (0, width - b.shape[1]), (0, 0))) for b in kept]) for kept in J]
+    J, M0 = offered(known, values, known_before)
     candidate, output, time = (np.array(column, dtype=np.intp) for column in list(zip(*where, strict=True))[:3])
     cost, most, spacing = (np.array(column, dtype=float) for column in list(zip(*where, strict=True))[3:])
     b = np.array(list(limits.values())) - paid
@@ -119,8 +113,23 @@ def purchases(
         most = np.minimum(most, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
     at = _positions(known, grids, candidate, output, time, spacing)
     most = np.where(spacing > 0, 1.0, most)
-    offers = Offers(np.array(padded), known_before, *_with_windows(rows, b, at), most, price * cost)
+    offers = Offers(J, M0, *_with_windows(rows, b, at), most, price * cost)
     return Purchases(offers, at, candidate, output, time, cost, values, total, price, bool(limits))
+
+
+def offered(known: Knowledge, values: Sequence[Sequence[PredictedValues]], before: Array) -> tuple[Array, Array]:
+    """Return rows J of what can be bought, from values, and M0: what is known before, with what is fixed (`Offers`)."""
+    fixed = [c.fixed for c in known.candidates]
+    blocks = [[known.blocks(one, c.together) for one, c in zip(of, known.candidates, strict=True)] for of in values]
+    width = max(block.shape[1] for of in blocks for block in of)
+    J = [
+        np.concatenate([np.pad(block, ((0, 0), (0, width - block.shape[1]), (0, 0)))
+                        for block, done in zip(of, fixed, strict=True) if not done])
+        for of in blocks
+    ]  # fmt: skip
+    more = [sum(np.einsum("Nki,Nkj->ij", block, block) for block, done in zip(of, fixed, strict=True) if done)
+            for of in blocks]  # fmt: skip
+    return np.array(J), np.array([M + also for M, also in zip(before, more, strict=True)])
 
 
 def _limits(known: Knowledge, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:

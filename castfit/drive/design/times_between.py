@@ -1,4 +1,4 @@
-"""Times between those of a grid: the chosen ones are moved by at most half a step, along splines of the rows.
+"""Times between those of a grid: the chosen ones are moved along splines of the rows.
 
 What comes out is worked out anew by the model at the moved times, and kept only if it is better.
 """
@@ -13,38 +13,75 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
+from castfit.drive.design.purchases import Purchases, offered
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.interior_point import DesignGoal, Offers
     from castfit.drive.design.knowledge import Knowledge
-    from castfit.drive.design.purchases import Purchases
 
-_STEP = 0.5  # of the grid
-_FEWEST = 4  # times of a grid that carry a spline
+_STEP = 0.5  # of the grid, by which times move at most
+FEWEST = 4  # times of a grid that carry a spline
+
+
+def moved(
+    bought: Purchases, goal: DesignGoal, counts: Array, order: Index, bounds: tuple[Array, Array, Array],
+    gaps: tuple[Index, Array], along: Callable[[Array], Array], anew: Callable[[Array], Purchases],
+) -> tuple[Purchases, Offers] | None:  # fmt: skip
+    """Return what is bought, with better times, and the offers in the criterion's order; None if there are none.
+
+    bounds : times now, the least and the last ones, (m,) each;  gaps : positions a, with least gaps from a to a + 1
+    along : the informations (S, n, n) at times, by splines;  anew : what is bought at times, by the model
+    """
+    (start, low, high), (a, gap), solve = bounds, gaps, minimize
+    unit = high - low
+
+    def value(x: Any) -> float:
+        return float(goal.values(along(start + unit * np.asarray(x))[:, order][:, :, order]))
+
+    def apart(x: Any) -> Any:
+        times = start + unit * np.asarray(x)
+        return (times[a + 1] - times[a] - gap) / unit[a]
+
+    now, at = value(np.zeros(start.size)), np.zeros(start.size)
+    run: Any = solve
+    found: Any = run(
+        lambda x: value(x) - now,  # pyright: ignore[reportUnknownLambdaType]
+        at,
+        method="SLSQP",
+        jac="3-point",
+        bounds=list(zip((low - start) / unit, (high - start) / unit, strict=True)),
+        constraints=[{"type": "ineq", "fun": apart}] if a.size else [],
+        options={"ftol": 1e-15},
+    )
+    new = anew(start + unit * np.asarray(found.x))
+    ordered = new.offers.ordered(order)
+    before = goal.values(bought.offers.ordered(order).information(counts))
+    return (new, ordered) if float(goal.values(ordered.information(counts))) < float(before) else None
 
 
 def moved_times(
     known: Knowledge, bought: Purchases, goal: DesignGoal, counts: Array, order: Index
 ) -> tuple[Purchases, Offers] | None:
-    """Return what is bought, with better times, and the offers in the criterion's order; None if there are none."""
-    used = np.flatnonzero(counts)
-    free = [
-        k
+    """Return what is bought, with times moved by at most half a step of the grid, if that is better."""
+    grids = {
+        k: bought.values[0][k].times
         for k, c in enumerate(known.candidates)
-        if c.between and not c.fixed and bought.values[0][k].times.size >= _FEWEST
-    ]
-    own = np.array([i for i in used if bought.candidate[i] in free], dtype=np.intp)
+        if c.between and not c.fixed and bought.values[0][k].times.size >= FEWEST
+    }
+    own = np.array([i for i in np.flatnonzero(counts) if bought.candidate[i] in grids], dtype=np.intp)
     if not own.size:
         return None
     places = sorted({(int(bought.candidate[i]), int(bought.time[i])) for i in own})
     which = [places.index((int(bought.candidate[i]), int(bought.time[i]))) for i in own]
-    grids = {k: bought.values[0][k].times for k in free}
-    splines = [{k: CubicSpline(grids[k], of[k].rows) for k in free} for of in bought.values]
+    splines = [{k: CubicSpline(grids[k], of[k].rows) for k in grids} for of in bought.values]
     fixed = counts.copy()
     fixed[own] = 0.0
     rest = bought.offers.information(fixed)
 
-    def criterion(t: Array) -> float:
+    def along(t: Array) -> Array:
         M = rest.copy()
         for s, of in enumerate(splines):
             for i, place in zip(own, which, strict=True):
@@ -52,68 +89,27 @@ def moved_times(
                 rows = rows if bought.output[i] < 0 else rows[bought.output[i]]
                 rows = rows.reshape(-1, rows.shape[-1])
                 M[s] += counts[i] * rows.T @ rows
-        return float(goal.values(M[:, order][:, :, order]))
+        return M
 
-    start: Array = np.array([grids[k][t] for k, t in places])
-    bounds: list[tuple[float, float]] = []
-    for k, t in places:
-        grid = grids[k]
-        lower, upper = grid[max(t - 1, 0)], grid[min(t + 1, grid.size - 1)]
-        bounds.append((grid[t] + _STEP * (lower - grid[t]), grid[t] + _STEP * (upper - grid[t])))
-    near = [
-        (a, known.candidates[k].spacing)
-        for a, ((k, _), (other, _)) in enumerate(pairwise(places))
-        if k == other and known.candidates[k].spacing > 0
-    ]
+    def anew(t: Array) -> Purchases:
+        time, values = bought.at.time.copy(), [list(of) for of in bought.values]
+        for k, grid in grids.items():
+            times = grid.copy()
+            for (candidate, at), when in zip(places, t.tolist(), strict=True):
+                times[at] = when if candidate == k else times[at]
+            mine = np.flatnonzero(bought.candidate == k)
+            time[mine] = times[bought.time[mine]]
+            for s, of in enumerate(values):
+                of[k] = known.values(k, times, s)
+        J, _ = offered(known, values, np.zeros(len(values)))
+        offers, at_ = replace(bought.offers, J=J), replace(bought.at, time=time)
+        return replace(bought, offers=offers, at=at_, values=tuple(tuple(of) for of in values))
 
-    def apart(t: Array) -> Array:
-        return np.array([t[a + 1] - t[a] - gap for a, gap in near])
-
-    unit = max((high - low for low, high in bounds), default=1.0) or 1.0
-    now = criterion(start)
-
-    def of_moves(x: Any) -> float:
-        return criterion(start + unit * np.asarray(x)) - now
-
-    def spaced(x: Any) -> Any:
-        return apart(start + unit * np.asarray(x)) / unit
-
-    solve: Any = minimize
-    found: Any = solve(
-        of_moves,
-        np.zeros(start.size),
-        method="SLSQP",
-        jac="3-point",
-        bounds=[((low - t) / unit, (high - t) / unit) for (low, high), t in zip(bounds, start.tolist(), strict=True)],
-        constraints=[{"type": "ineq", "fun": spaced}] if near else [],
-        options={"ftol": 1e-15},
-    )
-    moved = start + unit * np.asarray(found.x)
-    new = _at_times(known, bought, free, {place: t for place, t in zip(places, moved, strict=True)})
-    ordered = new.offers.ordered(order)
-    before = goal.values(bought.offers.ordered(order).information(counts))
-    return (new, ordered) if float(goal.values(ordered.information(counts))) < float(before) else None
-
-
-def _at_times(known: Knowledge, bought: Purchases, free: list[int], moved: dict[tuple[int, int], float]) -> Purchases:
-    """Return all that can be bought with some times moved, worked out by the model."""
-    J, time = bought.offers.J.copy(), bought.at.time.copy()
-    values = [list(of) for of in bought.values]
-    for k in free:
-        times = values[0][k].times.copy()
-        for (candidate, t), when in moved.items():
-            if candidate == k:
-                times[t] = when
-        own = np.flatnonzero(bought.candidate == k)
-        time[own] = times[bought.time[own]]
-        for s, of in enumerate(values):
-            of[k] = known.values(k, times, s)
-            blocks = known.blocks(of[k], known.candidates[k].together)
-            J[s, own] = 0.0
-            J[s, own, : blocks.shape[1]] = blocks
-    return replace(
-        bought,
-        offers=replace(bought.offers, J=J),
-        at=replace(bought.at, time=time),
-        values=tuple(tuple(of) for of in values),
-    )
+    start = np.array([grids[k][t] for k, t in places])
+    low, high = (
+        np.array([(1 - _STEP) * grids[k][t] + _STEP * grids[k][min(max(t + by, 0), grids[k].size - 1)]
+                  for k, t in places]) for by in (-1, 1)
+    )  # fmt: skip
+    near = [a for a, ((k, _), (j, _)) in enumerate(pairwise(places)) if k == j and known.candidates[k].spacing > 0]
+    gaps = np.array([known.candidates[places[a][0]].spacing for a in near])
+    return moved(bought, goal, counts, order, (start, low, high), (np.array(near, dtype=np.intp), gaps), along, anew)
