@@ -526,7 +526,7 @@ def moved_schedules(
     grids = {
         g: known.values(known.group.index(g), of.times)
         for g, of in enumerate(known.groups)
-        if of.between and of.times.size > FEWEST
+        if of.between and of.times.size >= FEWEST
     }
     used = [int(k) for k in np.flatnonzero(counts) if known.group[k] in grids]
     if not used:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -35,7 +35,7 @@ def moved(
     bounds : times now, the least and the last ones, (m,) each;  gaps : positions a, with least gaps from a to a + 1
     along : the informations (S, n, n) at times, by splines;  anew : what is bought at times, by the model
     """
-    (start, low, high), (a, gap), solve = bounds, gaps, minimize
+    (start, low, high), (a, gap) = bounds, gaps
     unit = high - low
 
     def value(x: Any) -> float:
@@ -45,11 +45,10 @@ def moved(
         times = start + unit * np.asarray(x)
         return (times[a + 1] - times[a] - gap) / unit[a]
 
-    now, at = value(np.zeros(start.size)), np.zeros(start.size)
-    run: Any = solve
-    found: Any = run(
+    now, solve = value(np.zeros(start.size)), cast("Any", minimize)
+    found: Any = solve(
         lambda x: value(x) - now,  # pyright: ignore[reportUnknownLambdaType]
-        at,
+        np.zeros(start.size),
         method="SLSQP",
         jac="3-point",
         bounds=list(zip((low - start) / unit, (high - start) / unit, strict=True)),
