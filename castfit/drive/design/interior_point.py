@@ -322,7 +322,7 @@ def _solved(
         dw: Array = solved[:, 0] - solved[:, 1:] @ dy
         ds = -A @ dw
         dleft: Array = mu / w - left - left * dw / w
-        dright: Array = np.asarray(mu / (u - w) - right + right * dw / (u - w), dtype=float)
+        dright: Array = mu / (u - w) - right + right * dw / (u - w)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
         dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
         slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu, None if kinked else at.smooth)
@@ -333,9 +333,9 @@ def _solved(
             primal *= 0.5
         w = w + primal * dw
         s = b - A @ w
-        left = left + dual * dleft
-        right = right + dual * dright
-        y = y + dual * dy
+        left = np.asarray(left + dual * dleft, dtype=float)
+        right = np.asarray(right + dual * dright, dtype=float)
+        y = np.asarray(y + dual * dy, dtype=float)
     return best and replace(best, steps=step)
 
 
