@@ -23,6 +23,7 @@ from castfit.result.result import Result
 
 _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
 _ENOUGH = 400  # effective draws, from which means and limits are worth reading
+_TAILS = 0.05, 0.95  # between which draws are no tails; ArviZ 1 has no default
 _LEAST = 4  # steps, without which there is no R-hat
 
 
@@ -135,7 +136,7 @@ class SampleResult(DrawsResult):
     @cached_property
     def effective(self) -> dict[str, float]:
         """Of each quantity, how many independent draws they are worth, in the middle or in the tails: the less."""
-        bulk, tail = self._diagnosed("ess", method="bulk"), self._diagnosed("ess", method="tail")
+        bulk, tail = self._diagnosed("ess", method="bulk"), self._diagnosed("ess", method="tail", prob=_TAILS)
         return {name: min(bulk[name], tail[name]) for name in self.names}
 
     def _diagnosed(self, what: str, **options: Any) -> dict[str, float]:
