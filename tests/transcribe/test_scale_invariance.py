@@ -129,6 +129,18 @@ def test_collocation_does_not_choose_pivots_by_units(units):
     assert two.theta == pytest.approx(one.theta, rel=1e-9)
 
 
+@pytest.mark.parametrize("second", [1e-6, 2.0, 10.0])
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS)
+def test_steps_do_not_depend_on_the_unit_of_what_is_on_a_logarithmic_scale(transcription, second):
+    """The magnitude of a logarithm, which depends on units, once weighed in the length of a step."""
+    case = Drawn(((1, 0),), (False, False), (False, False), (False, True), True, False, (1.0, 1.0), second, 0)
+    one, two = (cf.fit(posed(case, np.ones(2), unit), transcription) for unit in (1.0, second))
+    assert one.success
+    assert two.iterations == one.iterations
+    for name, value in one.parameters.items():
+        assert two.parameters[name] * second == pytest.approx(value, rel=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
