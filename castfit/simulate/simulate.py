@@ -25,7 +25,15 @@ from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import IntegrationCase, Stretch, as_measured, march, mean_magnitude, units_of
+from castfit.integrate.trajectories import (
+    IntegrationCase,
+    Stretch,
+    as_measured,
+    march,
+    mean_magnitude,
+    resolvable,
+    units_of,
+)
 from castfit.integrate.triggers import triggered
 from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
@@ -579,6 +587,7 @@ def _settled(case: SimulationCase) -> list[Stretch]:
     z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
     horizon = float(case.times[-1] - begins[0])
     unit = units_of(case.model, case.inputs, case.p, horizon, (begins, states, z_held))
+    zero = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
     stretches: list[Stretch] = []
     for _ in range(1 + _SETTLING):
         course = IntegrationCase(case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable)
@@ -587,6 +596,7 @@ def _settled(case: SimulationCase) -> list[Stretch]:
         if stop is not None:
             raise SimulationError(case.name, stop.time, stop.sentence)
         found = mean_magnitude(np.concatenate([np.hstack([s.x, s.z]) for s in stretches]))
+        found[zero] = resolvable(found[: states.shape[1]])[zero]
         if not ((found > 0.0) & (found * _TOO_LARGE < unit)).any():
             break
         unit = np.where(found > 0.0, found, unit)  # a state that begins at zero was taken for too large a one

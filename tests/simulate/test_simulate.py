@@ -266,3 +266,16 @@ def test_a_state_that_begins_at_zero_is_simulated_to_its_own_size() -> None:
     model = Model({y1: -0.04 * y1 + 1e4 * y2 * y3, y2: 0.04 * y1 - 1e4 * y2 * y3 - 3e7 * y2**2, y3: 3e7 * y2**2})
     found = simulate(model, times=np.array([1e-5, 0.4, 40.0, 4e5]), initial={"y1": 1.0, "y2": 0.0, "y3": 0.0})
     assert found["y2"] == pytest.approx([3.999839e-7, 3.386395e-5, 9.185535e-6, 1.984994e-8], rel=1e-5)  # RADAU5
+
+
+@pytest.mark.parametrize("n", [2, 30, 500])
+def test_a_front_that_has_not_arrived_yet_is_no_obstacle(n: int) -> None:
+    """States down to 1e-320 once had these for their magnitudes, and no step was short enough for the next ones."""
+    x = [symbols(f"x{i}") for i in range(n)]
+    flows = {x[i]: (x[i - 1] / (1 + x[i - 1]) if i else 0) - 0.5 * x[i] for i in range(n)}
+    initial = {f"x{i}": float(i == 0) for i in range(n)}
+    times = np.linspace(0, 10, 11)
+    found = simulate(Model(flows), times=times, initial=initial)
+    few = simulate(Model({x[i]: flows[x[i]] for i in range(2)}), times=times, initial={"x0": 1.0, "x1": 0.0})
+    assert found["x1"] == pytest.approx(few["x1"], rel=1e-7, abs=1e-12)
+    assert np.all(found[f"x{n - 1}"] >= -1e-12)
