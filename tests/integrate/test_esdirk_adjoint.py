@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from castfit._bench.adjoint_scaling import network
+from castfit._support.casadi_functions import find_compiler
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
@@ -105,6 +106,7 @@ def test_one_interval_with_an_input_moves_with_its_ends():
     same_sums(Integrator(chain(60).system, [1.0], options), lanes, rng, moving=True)
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler for an integrator of its own")
 def test_what_rough_factors_leave_is_corrected(monkeypatch):
     """Every matrix is doubted, and its factors err by 1e-6, as those of badly scaled networks may."""
     rng = np.random.default_rng(5)
