@@ -8,7 +8,6 @@ information of the design does.  So this tests the approximation, and whether th
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,11 +25,10 @@ from castfit.drive.population.compiled import Question, ask
 from castfit.drive.population.distributed import cohort_of, usual
 from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.run_result import CUT_OFF, STOPS
+from castfit.drive.run.run_result import CUT_OFF
 from castfit.drive.uncertainty.refits.resampling import output_places
-from castfit.drive.uncertainty.refits.run import Refit, RefitProgress, RefitsResult
+from castfit.drive.uncertainty.refits.run import Refit, RefitsResult, carry_out_refits
 
 if TYPE_CHECKING:
     from castfit.drive.design.proposal import Design
@@ -111,11 +109,6 @@ class VerifiedPopulation(RefitsResult):
     message: str
     time: float
 
-    @property
-    def fitted(self) -> int:
-        """How many fits succeeded."""
-        return sum(row.success for row in self.rows)
-
     @cached_property
     def quantities(self) -> dict[str, Scattered]:
         """What was found of each quantity."""
@@ -176,27 +169,11 @@ def verified_population(design: Design, samples: int, seed: int, options: Mappin
     promised = {n: design.after[n] * (1.0 if n in known.absolute else abs(v)) for n, v in truth.items()}
     parts = problem, population, question, y, known.integrator or usual(), seed
     job = run.freeze("Design.verify", "the problem with its population", parts)
-    rows = {i: Refit(index=i) for i in range(samples)}
-
-    def enter(i: int, outcome: Any) -> ProgressReport | None:
-        row = rows[i] = outcome if isinstance(outcome, Refit) else rows[i].lost(outcome)
-        if row.status == Status.INTERRUPTED.value:
-            raise KeyboardInterrupt
-        done = [r for r in rows.values() if r.finished]
-        if not row.finished:
-            return None
-        left = run.seconds / len(done) * (samples - len(done))
-        now = RefitProgress(len(done), samples, sum(not r.success for r in done), row, run.seconds, left)
-        last = f"trial {i}: {row.status}, {row.time:.2f} s"
-        return ProgressReport(now, now.sentence("trials"), last, len(done), samples, timed=True)
-
-    tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i in rows)
-    stopped = carry_out(run, _trial, tasks, enter, limit=run.fit_max_time)
-    finished = sum(row.finished for row in rows.values())
-    by = run.stopped(stopped, finished < samples)
-    count = f"All {samples}" if finished == samples else f"{finished} of {samples}"
-    message = " ".join(p for p in (STOPS[by] if by else "", f"{count} trials were simulated and fitted.") if p)
-    return VerifiedPopulation(truth, promised, question.n, tuple(rows.values()), message, run.seconds)
+    rows, message = carry_out_refits(
+        run, _trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", did="simulated and fitted",
+        told=lambda row: f"trial {row.index}: {row.status}, {row.time:.2f} s",
+    )  # fmt: skip
+    return VerifiedPopulation(truth, promised, question.n, rows, message, run.seconds)
 
 
 @task

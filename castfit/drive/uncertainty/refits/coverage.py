@@ -141,11 +141,6 @@ class CoverageResult(RefitsResult):
     time: float
     level = renamed_attribute("level", "confidence_level")
 
-    @property
-    def fitted(self) -> int:
-        """How many fits succeeded."""
-        return sum(row.success for row in self.rows)
-
     @cached_property
     def quantities(self) -> dict[str, Covered]:
         """What was found of each quantity."""

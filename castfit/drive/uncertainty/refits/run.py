@@ -121,6 +121,11 @@ class RefitsResult(RunResult):
     rows: tuple[Refit, ...]
 
     @property
+    def fitted(self) -> int:
+        """How many fits succeeded."""
+        return sum(row.success for row in self.rows)
+
+    @property
     def failures(self) -> dict[str, int]:
         """How many fits ended without a solution, by cause, the most frequent first."""
         return dict(Counter(row.status for row in self._failed).most_common())
@@ -200,41 +205,65 @@ def refit_all(
     rows = {row.index: row for row in blank}
     with run.opened(header) as file:
         restored = _resume(file, rows, first) if file is not None else 0
-
-        def enter(i: int, outcome: Any) -> ProgressReport | None:
-            known = isinstance(outcome, Refit)
-            row = rows[i] = replace(outcome, name=rows[i].name) if known else rows[i].lost(outcome)
-            if file is not None and row.finished:
-                file.append({"row": row})
-            if row.status == Status.INTERRUPTED.value:
-                raise KeyboardInterrupt
-            if row.status == "not_run":
-                return None
-            done = [r for r in rows.values() if r.finished]
-            seconds = time.time() - run.began
-            left = seconds / max(len(done) - restored, 1) * (len(rows) - len(done))
-            failed = sum(not r.success for r in done)
-            now = RefitProgress(len(done), len(rows), failed, row, seconds, left)
-            last = (
+        ended, message = carry_out_refits(
+            run, _refit, job, rows, what,
+            told=lambda row: (
                 f"{what} {row.name or row.index}: {row.status}, {row.measure} = {row.objective:.6g}, {row.time:.2f} s"
-            )
-            return ProgressReport(now, now.sentence(what), last, len(done), len(rows), timed=True)
+            ),
+            file=file, restored=restored,
+        )  # fmt: skip
+        return ended, message, run.seconds, header
 
-        tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
-        stopped = carry_out(run, _refit, tasks, enter, limit=run.fit_max_time)
-        ended = tuple(rows[row.index] for row in blank)
-        finished = sum(row.finished for row in ended)
-        by = run.stopped(stopped, finished < len(ended))
-        count = f"All {finished}" if finished == len(ended) else f"{finished} of {len(ended)}"
-        gone = [f"{what} {r.name or r.index}: {r.message}" for r in ended if r.status in LOST]
-        parts = (
-            STOPS[by] if by else "",
-            f"{count} {what} were fitted.",
-            *gone[:3],
-            f"And {len(gone) - 3} more were lost." if len(gone) > 3 else "",
-            file.trouble if file else "",
-        )
-        return ended, " ".join(p for p in parts if p), run.seconds, header
+
+def carry_out_refits(
+    run: RunOptions,
+    function: Callable[..., Any],
+    job: Any,
+    blank: Mapping[int, Refit],
+    what: str,
+    *,
+    told: Callable[[Refit], str],
+    did: str = "fitted",
+    file: Checkpoint | None = None,
+    restored: int = 0,
+) -> tuple[tuple[Refit, ...], str]:
+    """Let a task do what is unfinished of rows by index; return them in order, and how the run ended, in words.
+
+    `what` the rows are called, `did` what was done with them, `told` what is said of the last one; so many of the
+    finished ones were `restored` from the file.
+    """
+    rows = dict(blank)
+
+    def enter(i: int, outcome: Any) -> ProgressReport | None:
+        known = isinstance(outcome, Refit)
+        row = rows[i] = replace(outcome, name=rows[i].name) if known else rows[i].lost(outcome)
+        if file is not None and row.finished:
+            file.append({"row": row})
+        if row.status == Status.INTERRUPTED.value:
+            raise KeyboardInterrupt
+        if row.status == "not_run":
+            return None
+        done = [r for r in rows.values() if r.finished]
+        left = run.seconds / max(len(done) - restored, 1) * (len(rows) - len(done))
+        failed = sum(not r.success for r in done)
+        now = RefitProgress(len(done), len(rows), failed, row, run.seconds, left)
+        return ProgressReport(now, now.sentence(what), told(row), len(done), len(rows), timed=True)
+
+    tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
+    stopped = carry_out(run, function, tasks, enter, limit=run.fit_max_time)
+    ended = tuple(rows.values())
+    finished = sum(row.finished for row in ended)
+    by = run.stopped(stopped, finished < len(ended))
+    count = f"All {finished}" if finished == len(ended) else f"{finished} of {len(ended)}"
+    gone = [f"{what} {r.name or r.index}: {r.message}" for r in ended if r.status in LOST]
+    parts = (
+        STOPS[by] if by else "",
+        f"{count} {what} were {did}.",
+        *gone[:3],
+        f"And {len(gone) - 3} more were lost." if len(gone) > 3 else "",
+        file.trouble if file else "",
+    )
+    return ended, " ".join(p for p in parts if p)
 
 
 def _resume(file: Checkpoint, rows: dict[int, Refit], first: Mapping[str, Any]) -> int:
