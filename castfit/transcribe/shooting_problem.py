@@ -541,13 +541,17 @@ class ShootingProblem(TranscribedProblem):
         """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known."""
         if self._linear is not None and same_point(self._linear.v, v):
             return 0.0
-        known = _TOOK.get(self.problem.model, lambda _: {})
-        return min(known.get(("linearization", self._nodes, len(self._here)), (0.0,)))
+        known, key = self._took("linearization")
+        return min(known.get(key, ()), default=0.0)
+
+    def _took(self, what: str) -> tuple[dict[tuple[str, bool, int], tuple[float, ...]], tuple[str, bool, int]]:
+        """Return the seconds that such things took, and under which key they are kept."""
+        return _TOOK.get(self.problem.model, lambda _: {}), (what, self._nodes, len(self._here))
 
     @contextmanager
     def _timed(self, what: str) -> Generator[None, None, None]:
         """Begin nothing that will take longer than there is time, as it did before; note how long it takes."""
-        known, key = _TOOK.get(self.problem.model, lambda _: {}), (what, self._nodes, len(self._here))
+        known, key = self._took(what)
         before = known.get(key, ())
         expected = min(before, default=0.0)
         if expected > _LONG:

@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     from castfit.drive.design.criteria import InformationCriterion, Tangent
 
 _SHRINK = 0.15  # of the complementarity: where the next step aims
-_LEAST, _POWER = (
-    1e-3,
-    0.3,
-)  # from a good design: at least so far, the nearer to its end the further; c by itself is lost
+_LEAST, _POWER = 1e-3, 0.3  # the same from a good design: the nearer to its end the further; c by itself is lost
 _AT_FIRST, _AGAIN = 0.1, 0.01  # of the criterion: where the first step aims, and where from a good design
 _NEAR = 10.0  # times what complementarity amounts to in all
 _BOUNDARY = 0.995  # of the way to it
