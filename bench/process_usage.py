@@ -13,8 +13,12 @@ _PER_MEGABYTE = 1e6 if sys.platform == "darwin" else 1e3  # bytes, or kilobytes
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of those that it has ended."""
-    return sum(os.times()[:4])
+    """Return the CPU seconds of this process and of those that it has ended, as finely as the system counts them."""
+    resource = _resource()
+    if resource is None:
+        return sum(os.times()[:4])
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(of.ru_utime + of.ru_stime for of in used)
 
 
 def peak_memory() -> float:
@@ -28,6 +32,13 @@ def limit_memory(most: int) -> None:
     resource = _resource()
     if resource:
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def limit_cpu(seconds: float) -> None:
+    """Let the system end this process after that many CPU seconds, where it sees to that."""
+    resource = _resource()
+    if resource:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(np.ceil(seconds)), resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _resource() -> Any:

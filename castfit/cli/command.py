@@ -158,7 +158,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "data": (str, "FILE", "measurements of hiv_proteinase, instead of simulated ones"),
     "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
     "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
-    "folder": (str, "FOLDER", "where the PEtab collection's problems, or the cases of the SBML Test Suite, are"),
+    "folder": (str, "FOLDER", "where a collection of problems is, or where a table keeps its rows"),
     "species": (int, "N", "how many species a generated network has"),
     "pypesto": (str, "PYTHON", "the Python in which pyPESTO and AMICI are installed, to run them beside castfit"),
     "pyomo": (str, "PYTHON", "the Python in which Pyomo is installed, with ipopt beside it, to run its design too"),
