@@ -106,13 +106,8 @@ class Design:
         return self.criterion == "Ds"
 
     @property
-    def equidistant(self) -> dict[str, float]:
-        """Standard deviations after as many measurements at equidistant times; empty where there is no such design."""
-        return self.simple.get(EQUIDISTANT, {})
-
-    @property
     def equidistant_efficiency(self) -> float:
-        """The efficiency of that design; NaN where there is none."""
+        """The efficiency of as many measurements at equidistant times; NaN where there is no such design."""
         return self.simple_efficiency.get(EQUIDISTANT, np.nan)
 
     @property

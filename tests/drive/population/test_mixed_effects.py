@@ -50,6 +50,23 @@ def decays(n, rng, *, omega=0.4, sigma=0.2, noise=None, times=(0.5, 1.0, 2.0, 4.
     return model, [cf.Experiment({"x": y}, times, sigma=spread) for y in data], parameters
 
 
+def scores_and_information(values, at):
+    """Return the slopes of each individual's log density by mean, sigma and omega (n, 3), and minus its curvature."""
+    repeats = values.shape[1]
+    step = 1e-4 * at
+
+    def log_densities(moved):
+        mean, sigma, omega = at + step * moved
+        covariance = sigma**2 * np.eye(repeats) + omega**2
+        return multivariate_normal.logpdf(values, np.full(repeats, mean), covariance)
+
+    unit = np.eye(3)
+    scores = np.stack([(log_densities(e) - log_densities(-e)) / (2 * h) for e, h in zip(unit, step, strict=True)], 1)
+    corners = [[(a + b, a - b, b - a, -a - b) for b in unit] for a in unit]
+    sums = np.array([[[log_densities(c).sum() for c in own] for own in row] for row in corners])
+    return scores, -(sums @ [1, -1, -1, 1]) / (4 * np.outer(step, step))
+
+
 def test_a_linear_model_has_its_closed_form():
     values = draw_levels(np.random.default_rng(3))
     n, repeats = values.shape
@@ -72,6 +89,12 @@ def test_a_linear_model_has_its_closed_form():
     np.testing.assert_allclose(
         result.standard_errors["sigma(x)"], np.sqrt(variance_of_within) / (2 * np.sqrt(within)), rtol=1e-2
     )
+    # The sandwich of the same density, by differences.
+    scores, information = scores_and_information(values, np.array([found[name] for name in result.names]))
+    bread = np.linalg.inv(information)
+    sandwich = np.sqrt(np.diag(bread @ (scores.T @ scores) @ bread))
+    np.testing.assert_allclose(list(result.robust_standard_errors.values()), sandwich, rtol=2e-3)
+    assert not np.allclose(sandwich, list(result.standard_errors.values()), rtol=0.05)
     # The best linear unbiased predictions and their shrinkage.
     share = repeats * between / total
     own = [result.individuals[f"experiment {i + 1}"].parameters["level"] for i in range(n)]
