@@ -15,7 +15,7 @@ from castfit.cli import COMMANDS
 
 def said(*arguments: str) -> str:
     """Return what the command line prints."""
-    command = [sys.executable, "-m", "castfit.cli", *arguments]
+    command = [sys.executable, "-m", "castfit", *arguments]
     environment = {**os.environ, "COLUMNS": "96"}
     return subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=True).stdout.strip()
 

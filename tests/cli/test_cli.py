@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import runpy
 import select
 import signal
 import subprocess
@@ -84,6 +85,13 @@ def test_list_says_what_the_problems_say(capsys):
         benchmark = problems.load(name)
         assert str(benchmark.problem.n_data) in line.split()
         assert f"{benchmark.reference.objective:.5g}" in line.split()
+
+
+def test_the_package_is_a_command(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["castfit", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("castfit", run_name="__main__", alter_sys=False)
+    assert capsys.readouterr().out.strip() == f"castfit {cf.__version__}"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,0 @@
-"""``python -m castfit.cli``."""
-
-import sys
-
-from castfit.cli import main
-
-sys.exit(main())
