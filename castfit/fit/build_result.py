@@ -15,7 +15,7 @@ from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
-from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, statistics
+from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, quantile, statistics
 from castfit.result.goodness_of_fit import UNKNOWN, Criteria, goodness
 from castfit.result.identifiability import judge, no_verdict
 from castfit.result.residuals import Seen, series
@@ -101,7 +101,10 @@ def estimate(
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
     counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
     chi2 -= 2.0 * counted * rough
-    none_known = no_verdict(names, unknown or "the problem was not linearized")
+    verdict = no_verdict(names, unknown or "the problem was not linearized")
+    if known is not None:
+        reach = quantile(0.95, np.inf if posed.absolute_sigma else dof)
+        verdict = judge(names, natural, slope, held, known, reach=reach, unknown=unknown)
     heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
     judged = goodness(
         series(posed, seen),
@@ -164,7 +167,7 @@ def estimate(
         effective=_effective(posed, held, None if known is None else known.held_back),
         inflation=1.0 if known is None else known.inflation,
         constraints=constraints,
-        identifiability=judge(names, natural, slope, held, known, unknown=unknown) if known is not None else none_known,
+        identifiability=verdict,
         transcription=transcription.label,
         solver=by.label,
         integrator=integrator,

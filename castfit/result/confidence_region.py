@@ -289,7 +289,8 @@ class ConfidenceRegion:
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
             i = int(np.argmax(np.abs(row)))
             error = abs(self.values[j]) * self.standard_errors[j] if self.log[j] else self.standard_errors[j]
-            flat = error > POOR * abs(self.values[j]) or abs(row[i]) >= CORRELATED  # as the verdicts have it
+            poor = error * quantile(0.95, self.dof) > POOR * abs(self.values[j])  # as the verdicts have it
+            flat = poor or abs(row[i]) >= CORRELATED
             valley = "The fit lies in a flat valley: " if flat else ""
             found.append(
                 f"{valley}{self.names[j]} would be known {gains[j]:.2g} times better if the others were known; "

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from castfit.result.covariance import Statistics
 
 
-POOR = 1.0  # poorly determined: the standard error exceeds this fraction of the value
+POOR = 0.5  # poorly determined: half its 95 % interval exceeds this fraction of the value
 CORRELATED = 0.99  # correlations at least this large are reported
 NUMERICAL = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
 EXACT = 1e-3  # how closely a direction must match a named combination
 LARGEST_POWER = 4
+_NORMAL = 1.96
 _MANY = 20  # names that a sentence holds
 _LISTED = 6  # of quantities that enter only in combination
 
@@ -107,6 +108,7 @@ def judge(
     at_bound: dict[str, str],
     statistics: Statistics,
     *,
+    reach: float = _NORMAL,
     unknown: str = "",
 ) -> Identifiability:
     """Put statistics into words.
@@ -116,6 +118,7 @@ def judge(
     slopes (n_theta,) : d value / d theta
     at_bound : ``"lower"`` or ``"upper"`` for each quantity that a bound holds
     statistics : in search scale
+    reach : half the width of a 95 % interval in standard errors
     unknown : why standard errors mean nothing here, if they do; what is not identifiable is so at any point
     """
     combinations = combinations_of(names, values, slopes, statistics.directions, statistics.scale)
@@ -140,7 +143,7 @@ def judge(
             verdicts.append(Verdict(name, UNKNOWN, unknown))
         else:
             known = names[int(partners[j])], float(strengths[j])
-            verdicts.append(_verdict(j, names, values, errors, statistics, known))
+            verdicts.append(_verdict(j, names, values, errors, reach, statistics, known))
     return Identifiability(tuple(verdicts), combinations, statistics.condition, overall(verdicts, unknown))
 
 
@@ -162,17 +165,23 @@ def _strongest(correlation: Array) -> tuple[NDArray[np.intp], Array]:
 
 
 def _verdict(
-    j: int, names: Sequence[str], values: Array, errors: Array, statistics: Statistics, strongest: tuple[str, float]
+    j: int,
+    names: Sequence[str],
+    values: Array,
+    errors: Array,
+    reach: float,
+    statistics: Statistics,
+    strongest: tuple[str, float],
 ) -> Verdict:
-    """Judge a quantity that is free and identifiable by its standard error and its strongest correlation."""
+    """Judge a quantity that is free and identifiable by its interval and its strongest correlation."""
     name, (partner, correlation) = names[j], strongest
     kind, remarks = WELL_DETERMINED, list[str]()
     if abs(correlation) >= CORRELATED:
         kind = CORRELATED_WITH
         remarks.append(f"correlated {three_digits(correlation, '')} with {partner}")
-    if errors[j] > POOR * abs(values[j]):
+    if errors[j] * reach > POOR * abs(values[j]):
         kind = POORLY_DETERMINED
-        remarks.insert(0, "poorly determined: standard error exceeds the value")
+        remarks.insert(0, "poorly determined: its 95 % interval is wider than the value")
     if statistics.numerical_errors[j] > NUMERICAL * statistics.standard_errors[j]:
         remarks.append("accuracy limited by the integration")
     if kind == WELL_DETERMINED:

@@ -45,7 +45,7 @@ def layers() -> list[list[str]]:
 
 def test_there_are_fourteen_floors_and_hardly_anything_on_the_stairs():
     assert len(layers()) == 14
-    assert len(list(CASTFIT.glob("*.py"))) <= 6
+    assert len(list(CASTFIT.glob("*.py"))) <= 7
 
 
 def test_contributors_see_the_rooms_that_are_checked():
@@ -126,7 +126,8 @@ def walked(method: str) -> tuple[set[str], list[str]]:
             if at.f_code.co_filename.startswith(root):
                 if at.f_code.co_name == "<module>":
                     return
-                stack.append(f"{at.f_code.co_filename.removeprefix(root)}: {at.f_code.co_name}")
+                if not at.f_code.co_name.endswith(("comp>", "expr>")):  # no hop, and no frame since Python 3.12
+                    stack.append(f"{at.f_code.co_filename.removeprefix(root)}: {at.f_code.co_name}")
             at = at.f_back
         files.add(frame.f_code.co_filename)
         deepest = max(deepest, stack, key=len)

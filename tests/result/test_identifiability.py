@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import castfit as cf
 from castfit.result.covariance import Statistics, statistics
 from castfit.result.identifiability import (
     AT_BOUND,
@@ -113,7 +114,7 @@ def test_separate_groups_are_reported_separately() -> None:
 
 
 def test_well_determined() -> None:
-    found = verdicts(np.column_stack([f, g, h]), k)
+    found = verdicts(np.column_stack([f, 2 * g, h]), k)
     assert {v.kind for v in found.verdicts} == {WELL_DETERMINED}
     assert found.sentence == "All quantities are well determined."
     assert found.combinations == ()
@@ -123,8 +124,23 @@ def test_well_determined() -> None:
 def test_poorly_determined() -> None:
     found = verdicts(np.column_stack([f, 1e-3 * g, h]), k)
     assert found["k2"].kind == POORLY_DETERMINED
-    assert found["k2"].sentence == "poorly determined: standard error exceeds the value"
+    assert found["k2"].sentence == "poorly determined: its 95 % interval is wider than the value"
     assert found.sentence == "1 of 3 poorly determined (k2); the others are well determined."
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize(("errors", "n"), [(0.2, 8), (0.15, 4), (0.25, 4)])
+def test_poor_is_what_has_an_interval_wider_than_itself(scale: str, errors: float, n: int) -> None:
+    x, rate = cf.symbols("x rate")
+    model = cf.Model({x: -rate * x}, parameters=[rate], initial={x: 1.0})
+    times = np.linspace(0.3, 2.0, n)
+    pattern = errors * np.array([1.0, -1.0, -1.0, 1.0] * (n // 4))
+    data = cf.Experiment({"x": np.exp(-times) + pattern * np.exp(-times)}, times)
+    result = cf.fit(cf.Problem(model, data, parameters={"rate": cf.Parameter(1.0, lower=0, scale=scale)}))
+    low, high = result.confidence_intervals()["rate"]
+    wide = high - low > result.parameters["rate"]
+    assert (result.identifiability["rate"].kind == POORLY_DETERMINED) == wide
+    assert wide == (errors > 0.2)
 
 
 def test_correlated() -> None:
