@@ -11,7 +11,7 @@ its states; dy as in `castfit.transcribe.batched_maps`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ import numpy as np
 
 from castfit.integrate import Lanes
 from castfit.integrate.repeated_lanes import RepeatedLanes
-from castfit.problem.parameter_map import natural_value
+from castfit.problem.parameter_map import Natural, natural_value
 from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians
 from castfit.transcribe.batched_maps import Linked, linked
 from castfit.transcribe.observation import Measured
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Layout
     from castfit.transcribe.observation import PointwiseExpressions
     from castfit.transcribe.segments import Arranged, Segments
+    from castfit.transcribe.variable_projection import Projection
 
 
 @dataclass(frozen=True)
@@ -273,26 +274,66 @@ class Lean:
     @np.errstate(all="ignore")  # wild trial points overflow
     def read(self, v: Array) -> Reading | None:
         """Return what is known at v (n_theta,), None where something cannot be computed."""
-        key, flown = v.tobytes(), self._flown
-        if flown is None or flown.key != key:
-            natural = natural_value(v, self._log)
-            linked = self._links.at(natural)
-            if linked is None:
+        flown = self._fly(v)
+        return None if flown is None else self._weighted(v, flown)
+
+    def _fly(self, v: Array) -> _Flown | None:
+        key = v.tobytes()
+        if self._flown is not None and self._flown.key == key:
+            return self._flown
+        natural = natural_value(v, self._log)
+        linked = self._links.at(natural)
+        if linked is None:
+            return None
+        y, by_n = linked
+        n_p, N = self._n_p, self._of_point.size
+        x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
+        found: list[tuple[Lanes, Trajectories]] = []
+        for flight in self._flights:
+            own = y[flight.of]
+            lanes, states = flight.lanes.values(own[:, n_p:].copy(), own[:, :n_p].copy())
+            if states.failures:
                 return None
-            y, by_n = linked
-            n_p, N = self._n_p, self._of_point.size
-            x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
-            found: list[tuple[Lanes, Trajectories]] = []
-            for flight in self._flights:
-                own = y[flight.of]
-                lanes, states = flight.lanes.values(own[:, n_p:].copy(), own[:, :n_p].copy())
-                if states.failures:
-                    return None
-                x[flight.points] = states.x[flight.lane, flight.at]
-                z[flight.points] = states.z[flight.lane, flight.at]
-                found.append((lanes, states))
-            g = self._given.expressions.values(self._times, x, z, y[self._of_point, :n_p], self._inputs).copy()
-            self._flown = flown = _Flown(key, natural, y, by_n, tuple(found), x, z, g)
+            x[flight.points] = states.x[flight.lane, flight.at]
+            z[flight.points] = states.z[flight.lane, flight.at]
+            found.append((lanes, states))
+        self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y))
+        return self._flown
+
+    def _shown(self, x: Array, z: Array, y: Array) -> Array:
+        """Return what is observed with the parameters (C, n_p or more) of experiments."""
+        return self._given.expressions.values(self._times, x, z, y[self._of_point, : self._n_p], self._inputs).copy()
+
+    @np.errstate(all="ignore")
+    def projected(self, v: Array, projection: Projection) -> Array | None:
+        """Return v with what is eliminated at its optimum, where no state depends on it; what is known there is kept.
+
+        None where something cannot be computed.
+        """
+        flown = self._fly(v)
+        dy = None if flown is None else self._links.slopes_at(flown.by_n, np.where(self._log, flown.natural, 1.0))
+        if flown is None or dy is None:
+            return None
+        chains, n_p, naturals = self._given.laid.chains, self._n_p, list[Natural]()
+        for chain, start, y in zip(self._given.layout.chains, self._links.starts[:-1], flown.y, strict=True):
+            by_q = dy[start:][: y.size * chain.theta.size].reshape(y.size, chain.theta.size)
+            naturals.append(Natural(y[:n_p], by_q[:n_p], y[n_p:], by_q[n_p:]))
+
+        def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
+            g = self._shown(flown.x, flown.z, np.array(of_p))
+            yield from ((c.measured, g[None, points]) for c, points in zip(chains, self._chains, strict=True))
+
+        out = projection.projected(v, naturals, observe)
+        natural = natural_value(out, self._log)
+        linked = self._links.at(natural)
+        if linked is None:
+            return None
+        y, by_n = linked
+        shown = self._shown(flown.x, flown.z, y)
+        self._flown = replace(flown, key=out.tobytes(), natural=natural, y=y, by_n=by_n, g=shown)
+        return out
+
+    def _weighted(self, v: Array, flown: _Flown) -> Reading | None:
         parts = [block.measured.rows(flown.g[None, block.points]) for block in self._blocks]
         r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
         if not np.logical_and.reduce(np.isfinite(r[self._used])):

@@ -85,6 +85,11 @@ class TranscribedProblem(StagedProblem):
         """Return the problem in which nothing is eliminated."""
         return self.projecting(NOTHING) if self.eliminated.size else self
 
+    @property
+    def projection(self) -> Projection:
+        """What is eliminated, and how."""
+        return self._projection
+
     def projecting(self, projection: Projection) -> Self:
         """Return the problem in which something else is eliminated."""
         other = self._apart()

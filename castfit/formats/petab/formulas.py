@@ -49,11 +49,11 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def expression(text: str, known: Mapping[str, Graph]) -> Graph:
-    """Return a formula as a CasADi expression of what its identifiers are; a number where it holds none.
+    """Return a formula as a CasADi expression of what its identifiers are; a number where it holds none, or nothing.
 
     Raises FormulaError: if it cannot be read, holds an unknown identifier, or a function that CasADi has not.
     """
-    value = number(text)
+    value = number(text or "nan")  # an empty one is said elsewhere
     if value is not None:
         return value
     if is_name(text):
@@ -104,6 +104,8 @@ def _made(node: Any, known: Mapping[str, Graph], done: dict[Any, Graph]) -> Grap
         return out
     if kind in _FUNCTIONS:
         return _FUNCTIONS[kind](*(ca.SX(a) for a in arguments))
+    if kind in ("ComplexInfinity", "NaN"):
+        raise FormulaError("it divides by zero")
     raise FormulaError(f"'{node}' is not available here")
 
 

@@ -42,6 +42,11 @@ class Entities:
     state_of: Mapping[str, str]
     start: Callable[[Mapping[str, Graph]], Start]
 
+    @property
+    def moving(self) -> frozenset[str]:
+        """The identifiers of what is no constant: states, time, and what follows from rules."""
+        return frozenset(n for n in self.meaning if n not in self.constants)
+
 
 def read_entities(path: Path, mistakes: list[str]) -> Entities:
     """Read a model, in which every constant is one, those too that the file computes once, by initial assignments.
@@ -125,7 +130,7 @@ def name_all(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> 
     mistakes += [
         f"{row.where}: '{row.name}' is a state of the model or follows from its rules; only constants are parameters"
         for row in stated.parameters
-        if row.name in entities.meaning and row.name not in entities.constants
+        if row.name in entities.moving
     ]
     known: dict[str, Graph] = dict(entities.meaning)
     known |= {n: ca.SX.sym(n) for n in table if n not in known}

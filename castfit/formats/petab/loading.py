@@ -40,7 +40,7 @@ class LoadedProblem:
     """A problem with the tables that it was made from, and which of its outputs each row measures.
 
     notes : what of the files does not matter, and was left out
-    doubts : nominal values outside of their bounds, and estimated parameters that nothing depends on, in words
+    doubts : columns that seem misspelt, nominal values outside of their bounds, parameters that nothing depends on
     """
 
     stated: ProblemTables
@@ -69,8 +69,8 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     Warns
     -----
     UserWarning
-        For nominal values outside of their bounds, which stand at the nearer bound, and for estimated parameters on
-        which nothing depends, which are left out.
+        For columns that seem to be misspelt, which are passed over; for nominal values outside of their bounds, which
+        stand at the nearer bound; and for parameters on which nothing depends, which are left out.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def build(
     """
     show("putting tables and model together")
     naming = name_all(stated, entities, mistakes)
-    observing = observe(stated.observables, stated.measurements, naming.known, mistakes)
+    observing = observe(stated.observables, stated.measurements, naming.known, entities.moving, mistakes)
     reader = Reader(stated, entities, naming, mistakes)
     plans = {row.name: reader.plan(row) for row in stated.experiments}
     of: dict[str, list[Datum]] = {}
@@ -148,6 +148,7 @@ def build(
         if prior is not None
         for said in prior.mistakes()
     ]
+    mistakes += [] if stated.measurements or mistakes else [f"{stated.file.name}: its measurement tables have no rows"]
     check("petab.load", mistakes)
     notes: list[str] = []
     experiments = [
@@ -163,14 +164,18 @@ def build(
     parameters = {
         n: parameter(row, stated.version, matters=n in matters) for n, row in naming.table.items() if n in used
     }
+    said = stated.names
     idle = tuple(
-        f"{row.where}: '{n}' is estimated, but nothing depends on it; it is left out"
+        f"{row.where}: '{n}' is "
+        + ("estimated, but nothing depends on it" if row.estimated else "in no formula, and not in the model")
+        + "; it is left out"
         for n, row in naming.table.items()
-        if row.estimated and n not in matters
+        if n not in matters and (row.estimated or not (n in entities.meaning or n in said))
     )
     show(f"compiling experiments: {len(experiments)}, states: {len(model.states)}")
     problem = Problem(model, experiments, parameters=parameters).measured_by(PETAB)
-    return LoadedProblem(stated, observing, problem, tuple(notes), (*_outside(stated.parameters), *idle))
+    doubts = (*stated.doubts, *_outside(stated.parameters), *idle)
+    return LoadedProblem(stated, observing, problem, tuple(notes), doubts)
 
 
 def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:

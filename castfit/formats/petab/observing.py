@@ -10,7 +10,7 @@ An observable with placeholders is another function of the model for every set o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,9 +74,10 @@ def observe(
     rows: Sequence[ObservableRow],
     measurements: Sequence[MeasurementRow],
     known: Mapping[str, Graph],
+    moving: Container[str],
     mistakes: list[str],
 ) -> Observing:
-    """Work out what is measured, given what identifiers stand for."""
+    """Work out what is measured, given what identifiers stand for, and which of them are no constants."""
     by_name = {row.name: row for row in rows}
     mistakes += [
         f"{row.where}: observableId '{name}' is what the model calls one of its own; give the observable another name"
@@ -89,7 +90,7 @@ def observe(
         if m.observable not in by_name:
             mistakes.append(f"{m.where}: observableId '{m.observable}' is not in the observables table: "
                             f"{suggest(m.observable, by_name)}")  # fmt: skip
-        elif _right(m, by_name[m.observable], mistakes):
+        elif _right(m, by_name[m.observable], moving, mistakes):
             of.setdefault(m.observable, []).append(m)
     out = Observing({}, {}, (), {}, {})
     data: dict[int, Datum] = {}
@@ -111,8 +112,8 @@ def _observables_by_name(rows: Mapping[str, ObservableRow], known: Mapping[str, 
     return found
 
 
-def _right(m: MeasurementRow, row: ObservableRow, mistakes: list[str]) -> bool:
-    """Check the number of overrides."""
+def _right(m: MeasurementRow, row: ObservableRow, moving: Container[str], mistakes: list[str]) -> bool:
+    """Check the number of overrides, and that they are no states."""
     right = True
     for column, given, wanted in (
         ("observableParameters", m.overrides, row.placeholders),
@@ -122,6 +123,12 @@ def _right(m: MeasurementRow, row: ObservableRow, mistakes: list[str]) -> bool:
             right = False
             need = f"takes {len(wanted)}" if wanted else "takes none"
             mistakes.append(f"{m.where}: {column} holds {len(given)} values, but '{row.name}' ({row.where}) {need}")
+        for text in (text for text in given if text in moving):
+            right = False
+            mistakes.append(
+                f"{m.where}: {column} holds '{text}', which is a state of the model or follows from its rules; give a "
+                "number or a parameter"
+            )
     if row.axis != LIN and m.value <= 0:
         right = False
         mistakes.append(
@@ -211,10 +218,9 @@ def _spread(row: ObservableRow, m: MeasurementRow, reader: _Reader) -> Graph:
     extra = _replaced(row.noise_placeholders, m.noise_overrides, reader, m.where)
     if row.placeholders or row.name not in reader.known:
         extra = {**_replaced(row.placeholders, m.overrides, reader, m.where), **extra}
-    formula = row.noise
     where = f"{row.where}: noiseFormula of '{row.name}'"
     own = reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra)
-    found = reader.value(where, formula, {**extra, row.name: own})
+    found = reader.value(where, row.noise, {**extra, row.name: own})
     if isinstance(found, ca.SX) and found.is_constant():
         found = float(found)
     if not isinstance(found, ca.SX) and not 0 < found < float("inf"):

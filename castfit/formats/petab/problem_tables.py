@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from castfit.formats.petab.formulas import names_in
+
 NORMAL, LAPLACE = "normal", "laplace"
 LIN, LOG, LOG10 = "lin", "log", "log10"
 
@@ -122,6 +124,7 @@ class ProblemTables:
     parameters, observables, experiments, measurements : tuples of rows
     conditions : mapping from a condition to its changes
     mapping : mapping from PEtab's names to those of the model, where they differ
+    doubts : columns that seem to be misspelt, in words
     """
 
     file: Path
@@ -133,3 +136,12 @@ class ProblemTables:
     experiments: tuple[ExperimentRow, ...]
     measurements: tuple[MeasurementRow, ...]
     mapping: Mapping[str, str] = field(default_factory=dict[str, str])
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names in formulas, conditions and overrides, which must be readable."""
+        formulas = {f for row in self.observables for f in (row.formula, row.noise)}
+        values = {c.value for changes in self.conditions.values() for c in changes}
+        given = {text for m in self.measurements for text in (*m.overrides, *m.noise_overrides)}
+        return frozenset(n for text in {*formulas, *values, *given} for n in names_in(text))

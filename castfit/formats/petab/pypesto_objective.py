@@ -45,6 +45,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes
 from castfit.result.covariance import neg2loglik
+from castfit.transcribe.dense_single_shooting import Lean
 from castfit.transcribe.observation import constant
 from castfit.transcribe.transcribed_problem import sigma_limits
 
@@ -99,15 +100,30 @@ class ScaledLikelihood(Picklable):
         return self._integrated_by(self.integrator)
 
     def _integrated_by(self, integrator: IntegratorOptions) -> Objective:
-        posed, (spreads, linear) = self.problem.posed, (self.eliminates.spreads, self.eliminates.linear)
+        posed, spreads = self.problem.posed, self.eliminates.spreads
         if spreads:
             posed = replace(posed, group_bounds=tuple(spreads.get(n, (0.0, np.inf)) for n in posed.groups))
         found = Objective(posed, np.array(self.problem.guess), integrator)
-        if not linear.entries:
-            return found
-        limits = sigma_limits(posed, found.staged.layout, found.staged.signal)
-        found.staged = found.staged.projecting(linear.projection(posed, limits))
+        if self.eliminates.linear.entries:
+            limits = sigma_limits(posed, found.staged.layout, found.staged.signal)
+            found.staged = found.staged.projecting(self.eliminates.linear.projection(posed, limits))
         return found
+
+    @cached_property
+    def _lean(self) -> Lean | None:
+        """What evaluates by moves of arrays alone; None where more is needed."""
+        return self._objective.staged.explicit().steep
+
+    @one_blas_thread
+    def _lean_point(self, x: Array) -> tuple[Lean, Array, Array] | None:
+        """Return it, theta with what is eliminated at its best, and T; None where it does not do, or fails."""
+        lean = self._lean
+        if lean is None:
+            return None
+        with np.errstate(all="ignore"):
+            theta, scale = self.theta(x)
+            best = lean.projected(theta, self._objective.staged.projection) if self.eliminates.linear.entries else theta
+        return None if best is None else (lean, best, scale)
 
     @cached_property
     def _free(self) -> Index:
@@ -157,6 +173,10 @@ class ScaledLikelihood(Picklable):
 
     def value(self, x: Array) -> float:
         """Return the negative log likelihood; infinite where the model cannot be integrated."""
+        at = self._lean_point(x)
+        cost = None if at is None else at[0].cost(at[1])
+        if cost is not None:
+            return cost + self._constant
         with np.errstate(all="ignore"):
             theta, _ = self.theta(x)
             found = self._objective.staged.evaluate(self._objective.packed(theta))
@@ -187,16 +207,13 @@ class ScaledLikelihood(Picklable):
     @one_blas_thread
     def _lean_gradient(self, x: Array) -> tuple[float, Array] | None:
         """Return value and gradient where these need nothing but arrays; None where they do not, or fail."""
-        lean = self._objective.staged.steep
-        if lean is None:
+        at = self._lean_point(x)
+        found = None if at is None else at[0].rows(at[1])
+        if at is None or found is None:
             return None
         with np.errstate(all="ignore"):
-            theta, scale = self.theta(x)
-            found = lean.rows(theta)
-            if found is None:
-                return None
-            gradient = np.zeros(x.size)
-            gradient[self.axes.place] = (found.u @ found.E) * scale
+            gradient, free = np.zeros(x.size), self._free
+            gradient[self.axes.place[free]] = ((found.u @ found.E) * at[2])[free]
         return (found.cost + self._constant, gradient) if np.isfinite(gradient).all() else None
 
     def _inside(self, rows: _Rows) -> Index:

@@ -6,9 +6,10 @@ A row of text knows its file and line, so that every mistake can name its place.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, isnan
+from math import inf, isfinite, isinf, isnan
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ _T = TypeVar("_T")
 
 _EMPTY = frozenset({"", "nan", "na", "n/a", "null", "none", "#n/a", "<na>"})
 """What stands for nothing in a table, in small letters; as pandas reads them."""
+_ALIKE = 0.85  # share of letters in common from which a column is taken for a slip
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class TsvRow:
         try:
             return float(given or "")
         except ValueError:
-            said = "is empty" if given is None else f"is '{given}'"
+            said = f"is '{given}'" if given is not None else "is NaN" if column in self.nan else "is empty"
             mistakes.append(f"{self.where}: {column} {said}; give a number")
             return float("nan")
 
@@ -75,6 +77,9 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         mistakes.append(f"{name}: it is no text in UTF-8 ({error}); save it so")
+        return []
+    if "\0" in text:
+        mistakes.append(f"{name}: it holds bytes that are zero, as damaged files do; write it again")
         return []
     reader = csv.reader(text.splitlines(), delimiter="\t")
     header = [cell.strip() for cell in next(reader, list[str]())]
@@ -101,6 +106,24 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
         nan = frozenset(c for c, v in said if c not in known and v.lower() == "nan")
         rows.append(TsvRow(name, reader.line_num, known, nan))
     return rows
+
+
+def misspelt(rows: Iterable[TsvRow], columns: Collection[str]) -> tuple[str, ...]:
+    """Say which columns are almost one of PEtab's, which is not there: further columns may be, and are passed over."""
+    first: dict[str, str] = {}
+    for row in rows:
+        for column in row.cells:
+            first.setdefault(column, row.file)
+    absent = {c.casefold(): c for c in columns if c not in first}
+    near = {
+        c: found
+        for c in first
+        if c not in columns and (found := difflib.get_close_matches(c.casefold(), absent, n=1, cutoff=_ALIKE))
+    }
+    return tuple(
+        f"{first[c]}: the column '{c}' is not PEtab's and is passed over; did you mean '{absent[found[0]]}'?"
+        for c, found in near.items()
+    )
 
 
 def misplaced(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list[str]) -> None:
@@ -134,11 +157,12 @@ def by_name(rows: Iterable[TsvRow], column: str, mistakes: list[str]) -> dict[st
 
 
 def choice(row: TsvRow, column: str, known: Mapping[str, _T], otherwise: str, mistakes: list[str]) -> _T:
-    """Return what a cell stands for, one of a few words."""
+    """Return what a cell stands for, one of a few words; what an empty one does, which may be none of them."""
     given = row.text(column, otherwise)
     if given not in known:
-        mistakes.append(f"{row.where}: {column} is '{given}'; choose {', '.join(dict.fromkeys(known))}")
-        return known[otherwise]
+        said = f"'{given}'" if given else "empty"
+        mistakes.append(f"{row.where}: {column} is {said}; choose {', '.join(dict.fromkeys(known))}")
+        return next(iter(known.values()))
     return known[given]
 
 
@@ -188,10 +212,14 @@ def parameter(
         mistakes += [f"{where} is estimated, but has no {column}; give one" for column in absent]
         if not absent and not lower <= upper:
             mistakes.append(f"{where} has the bounds {lower:g} and {upper:g}; give lowerBound <= upperBound")
+        elif not absent and (lower == inf or upper == -inf):
+            mistakes.append(f"{where} has the bounds {lower:g} and {upper:g}, between which there is no number")
         elif scale != LIN and row.text("lowerBound") and not lower > 0:
             mistakes.append(f"{where} has the lowerBound {lower:g}; on the scale {scale} it must be positive")
     elif nominal is None:
         mistakes.append(f"{where} is not estimated and has no nominalValue; give one")
+    if nominal is not None and isinf(nominal):
+        mistakes.append(f"{where} has the nominalValue {nominal:g}; give a finite number")
     return ParameterRow(row.where, name, scale, lower, upper, nominal, estimated, prior, row.text("parameterName"))
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import partial
+from math import isinf
 
 from castfit._support.status import suggest
 from castfit.densities.priors.distributions import start_mistakes
@@ -35,6 +36,7 @@ from castfit.formats.petab.reading import (
     mapped,
     measurement,
     misplaced,
+    misspelt,
     observable,
     parameter,
     prior,
@@ -69,6 +71,12 @@ _ESTIMATE = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "fa
 _PARAMETERS = ("parameterId", "parameterScale", "lowerBound", "upperBound", "estimate")
 _OBSERVABLES = ("observableId", "observableFormula", "noiseFormula")
 _MEASUREMENTS = ("observableId", "simulationConditionId", "measurement", "time")
+_MORE_OF_PARAMETERS = (
+    "parameterName", "nominalValue", "initializationPriorType", "initializationPriorParameters", "objectivePriorType",
+    "objectivePriorParameters",
+)  # fmt: skip
+_MORE_OF_OBSERVABLES = ("observableName", "observableTransformation", "noiseDistribution")
+_MORE_OF_MEASUREMENTS = ("preequilibrationConditionId", "observableParameters", "noiseParameters")
 
 
 def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
@@ -93,6 +101,11 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         tuple(dict.fromkeys(experiments)),
         tuple(_measurement(row, e.name, mistakes) for row, e in zip(measured, experiments, strict=True)),
         mapping,
+        (
+            *misspelt(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_2)),
+            *misspelt(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_2)),
+            *misspelt(measured, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS)),
+        ),
     )
 
 
@@ -100,7 +113,7 @@ def _parameter(row: TsvRow, name: str, observables: Container[str], mistakes: li
     scale = choice(row, "parameterScale", _SCALES, LIN, mistakes)
     if not row.text("parameterScale"):
         mistakes.append(f"{row.where}: parameterScale is empty; choose lin, log or log10")
-    estimated = choice(row, "estimate", _ESTIMATE, "0", mistakes)
+    estimated = choice(row, "estimate", _ESTIMATE, "", mistakes)
     kind, numbers = row.text("objectivePriorType"), row.text("objectivePriorParameters")
     known = prior(row, kind, "objectivePriorParameters", _PRIORS, mistakes) if kind and estimated else None
     if numbers and not kind:
@@ -165,8 +178,13 @@ def _changes(row: TsvRow, mistakes: list[str]) -> tuple[ConditionChange, ...]:
         for column, value in cells.items()
         if number(value) is None and not is_name(value)
     ]
+    mistakes += [
+        f"{row.where}: '{column}' is {value}; give a finite number"
+        for column, value in cells.items()
+        if isinf(number(value) or 0.0)
+    ]
     cells |= {c: NAN for c in sorted(row.nan) if c != "conditionName"}
-    return tuple(ConditionChange(row.where, column, value) for column, value in cells.items())
+    return tuple(ConditionChange(row.where, c, value) for c, value in cells.items() if not isinf(number(value) or 0.0))
 
 
 def _experiments(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from math import inf, isnan
+from math import inf, isinf, isnan
 
 from castfit._support.status import suggest
-from castfit.formats.petab.formulas import FormulaError, is_name, names_in
+from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
 from castfit.formats.petab.problem_tables import (
     LAPLACE,
     LIN,
@@ -28,6 +28,7 @@ from castfit.formats.petab.reading import (
     mapped,
     measurement,
     misplaced,
+    misspelt,
     observable,
     parameter,
     prior,
@@ -65,6 +66,14 @@ _OF_MEASUREMENTS_1 = {
 _OF_OBSERVABLES_1 = {
     "observableTransformation": "noiseDistribution says it in version 2, as log-normal or log-laplace",
 }
+_PARAMETERS = ("parameterId", "estimate")
+_OBSERVABLES = ("observableId", "observableFormula", "noiseFormula")
+_MEASUREMENTS = ("observableId", "measurement", "time")
+_MORE_OF_PARAMETERS = (
+    "parameterName", "nominalValue", "lowerBound", "upperBound", "priorDistribution", "priorParameters",
+)  # fmt: skip
+_MORE_OF_OBSERVABLES = ("observableName", "noiseDistribution", "observablePlaceholders", "noisePlaceholders")
+_MORE_OF_MEASUREMENTS = ("experimentId", "observableParameters", "noiseParameters")
 _ALONE = "the experiment"  # of measurements that name none
 
 
@@ -72,15 +81,13 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a problem; what is wrong with them is added to the mistakes."""
     rows = partial(read_rows, overview, mistakes)
 
-    parameters = by_name(rows("parameter", "parameterId", "estimate"), "parameterId", mistakes)
-    observables = by_name(
-        rows("observable", "observableId", "observableFormula", "noiseFormula"), "observableId", mistakes
-    )
+    parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
+    observables = by_name(rows("observable", *_OBSERVABLES), "observableId", mistakes)
     misplaced(parameters.values(), _OF_PARAMETERS_1, mistakes)
     misplaced(observables.values(), _OF_OBSERVABLES_1, mistakes)
     conditions = _conditions(rows("condition", "conditionId", "targetId", "targetValue"), mistakes)
     experiments = _experiments(rows("experiment", "experimentId", "time", "conditionId"), conditions, mistakes)
-    measured = rows("measurement", "observableId", "measurement", "time")
+    measured = rows("measurement", *_MEASUREMENTS)
     misplaced(measured, _OF_MEASUREMENTS_1, mistakes)
     mapping = mapped(rows("mapping", "petabEntityId", "modelEntityId"))
     named = tuple(_measurement(row, experiments, mistakes) for row in measured)
@@ -97,11 +104,16 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         tuple(experiments.values()),
         named,
         mapping,
+        (
+            *misspelt(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_1)),
+            *misspelt(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_1)),
+            *misspelt(measured, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS, *_OF_MEASUREMENTS_1)),
+        ),
     )
 
 
 def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
-    estimated = choice(row, "estimate", _ESTIMATE, "false", mistakes)
+    estimated = choice(row, "estimate", _ESTIMATE, "", mistakes)
     kind = row.text("priorDistribution")
     known = prior(row, kind, "priorParameters", _PRIORS, mistakes) if kind and estimated else None
     if row.text("priorParameters") and not kind:
@@ -138,6 +150,9 @@ def _conditions(rows: tuple[TsvRow, ...], mistakes: list[str]) -> dict[str, tupl
         wrong = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
         mistakes += [f"{row.where}: {c} is {'NaN, which is no value' if c in row.nan else 'empty'}" for c in wrong]
         if wrong:
+            continue
+        if isinf(number(value) or 0.0):
+            mistakes.append(f"{row.where}: targetValue is {value}; give a finite number")
             continue
         try:
             names_in(value)

@@ -98,7 +98,11 @@ def test_the_best_of_the_whole_objective(changed, pypesto):  # noqa: F811
     x = rest.guess + np.array([-0.05, 0.1, -0.1])
     best, at = inner_best(whole, rest, x)
     value, gradient, information = rest(x, sensi_orders=(0, 1, 2))
-    assert value == rest(x)
+    assert value == pytest.approx(rest(x), rel=1e-14)
+    by_arrays = rest(x, sensi_orders=(0, 1))
+    assert rest.likelihood._lean is not None
+    assert by_arrays[0] == rest(x)
+    assert by_arrays[1] == pytest.approx(gradient, rel=1e-11, abs=1e-11)
     assert value == pytest.approx(best, abs=1e-6)
     assert value <= best + 1e-9
     found = rest.eliminated(x)

@@ -225,3 +225,100 @@ def test_small_slips(tmp_path):
     table.write_text(table.read_text().replace("\t", ","))
     with refused("parameters.tsv: its columns are separated by ','; a table of PEtab has tabs between them"):
         cf.petab.load(path)
+
+
+def test_columns_that_seem_misspelt_are_told(tmp_path):
+    """PEtab allows further columns, which are passed over; a slip would be a wrong number that looks right."""
+    observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"}
+    path = write(
+        tmp_path,
+        parameters=[parameter("k", 0.4, objectivePriorTyp="normal", comment="mine")],
+        observables=[{**observable, "observabletransformation": "log"}],
+        measurements=measured((1,), (1.3,), noiseparameters=3, bananas=1),
+    )
+    with pytest.warns(UserWarning, match="is passed over") as told:
+        cf.petab.load(path)
+    said = str(told[0].message)
+    for column, meant, table in (
+        ("objectivePriorTyp", "objectivePriorType", "parameters"),
+        ("observabletransformation", "observableTransformation", "observables"),
+        ("noiseparameters", "noiseParameters", "measurements"),
+    ):
+        slip = f"{table}.tsv: the column '{column}' is not PEtab's and is passed over; did you mean '{meant}'?"
+        assert slip in said
+    assert "comment" not in said
+    assert "bananas" not in said
+    second = write(
+        tmp_path,
+        version=2,
+        observables=[{**observable, "noisedistribution": "log-normal"}],
+        measurements=[{"observableId": "y", "ExperimentID": "", "measurement": 1, "time": 1}],
+    )
+    with pytest.warns(UserWarning, match="did you mean 'noiseDistribution'"):
+        cf.petab.load(second)
+
+
+def test_fixed_parameters_of_nothing_are_told(tmp_path):
+    """Another letter, and the model keeps its own value; what only an unmeasured observable contains is no slip."""
+    rows = [parameter("k", 0.4), parameter("a0", 5.0, estimate=0), parameter("idle", 1.0, estimate=0)]
+    observables = [
+        {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"},
+        {"observableId": "z", "observableFormula": "idle * A", "noiseFormula": "0.1"},
+    ]
+    with pytest.warns(UserWarning, match="in no formula") as told:
+        cf.petab.load(write(tmp_path, parameters=rows, observables=observables))
+    assert str(told[0].message) == "parameters.tsv, line 3: 'a0' is in no formula, and not in the model; it is left out"
+
+
+def test_numbers_that_are_none(tmp_path):
+    parameters = [
+        parameter("k", "inf"),
+        parameter("A0", 2.0, lowerBound="inf", upperBound="inf"),
+        parameter("dose", 2.0, estimate=""),
+    ]
+    rows = [*measured((1,), ("nan",)), *measured(("nan",), (1.0,))]
+    conditions = [{"conditionId": "c", "B": "inf"}]
+    observables = [{"observableId": "y", "observableFormula": "A / 0", "noiseFormula": ""}]
+    path = write(tmp_path, parameters=parameters, measurements=rows, conditions=conditions, observables=observables)
+    with refused(
+        "parameters.tsv, line 2: 'k' has the nominalValue inf; give a finite number",
+        "parameters.tsv, line 3: 'A0' has the bounds inf and inf, between which there is no number",
+        "parameters.tsv, line 4: estimate is empty; choose 1, 0",
+        "observables.tsv, line 2: noiseFormula of 'y' is empty",
+        "conditions.tsv, line 2: 'B' is inf; give a finite number",
+        "measurements.tsv, line 2: measurement is NaN; give a number",
+        "measurements.tsv, line 3: time is NaN; give a number",
+        "observables.tsv, line 2: observableFormula of 'y': it divides by zero",
+    ):
+        cf.petab.load(path)
+
+
+def test_an_override_is_no_state(tmp_path):
+    observables = [{"observableId": "y", "observableFormula": "observableParameter1_y * A", "noiseFormula": "0.1"}]
+    rows = measured((1,), (1.3,), observableParameters="B")
+    with refused("measurements.tsv, line 2: observableParameters holds 'B', which is a state of the model"):
+        cf.petab.load(write(tmp_path, observables=observables, measurements=rows))
+
+
+def test_tables_without_rows_and_damaged_ones(tmp_path):
+    path = write(tmp_path)
+    table = tmp_path / "measurements.tsv"
+    whole = table.read_bytes()
+    table.write_text(whole.decode().splitlines()[0])
+    with refused("problem.yaml: its measurement tables have no rows"):
+        cf.petab.load(path)
+    table.write_bytes(whole + b"\0\0\n")
+    with refused("measurements.tsv: it holds bytes that are zero"):
+        cf.petab.load(path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_marks_and_ends_of_lines(tmp_path, end):
+    """A mark of the order of bytes, lines as on Windows or an old Macintosh, cells in quotes, empty columns."""
+    path = write(tmp_path)
+    expected = cf.petab.negative_log_likelihood(cf.petab.load(path))
+    for name in ("parameters", "observables", "conditions", "measurements"):
+        table = tmp_path / f"{name}.tsv"
+        lines = [f"{line}\t\t".replace("y\t", '"y"\t') for line in table.read_text().splitlines()]
+        table.write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
+    assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +28,17 @@ CASES = {
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CASES, reason="there are no cases: pip install petabtests")]
 
 
+def _unbounded(loaded):
+    """Return a problem that stands at its nominal values, which case 0026 of version 2 has outside of their bounds."""
+    rows = {row.name: row for row in loaded.stated.parameters}
+    nominal = {
+        n: cf.Parameter(rows[n].nominal, scale=p.scale)
+        for n, p in loaded.problem.parameters.items()
+        if rows[n].estimated and not rows[n].lower <= rows[n].nominal <= rows[n].upper
+    }
+    return replace(loaded, problem=loaded.problem.replace(parameters={**loaded.problem.parameters, **nominal}))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_case(case):
     """The log likelihood and what is simulated, within the case's tolerances."""
@@ -34,7 +46,7 @@ def test_a_case(case):
 
     folder, number = CASES[case].parent, CASES[case].parent.name
     expected = yaml.safe_load(CASES[case].read_text(encoding="utf-8"))
-    loaded = load_tables(folder / f"_{number}.yaml")
+    loaded = _unbounded(load_tables(folder / f"_{number}.yaml"))
     found = -cf.petab.negative_log_likelihood(loaded.problem)
     assert found == pytest.approx(expected["llh"], abs=expected["tol_llh"])
     tables = [(folder / name).read_text(encoding="utf-8") for name in expected["simulation_files"]]
@@ -42,7 +54,7 @@ def test_a_case(case):
     condition = "simulationConditionId" if "simulationConditionId" in rows[0] else "experimentId"
     theirs = sorted((r["observableId"], r[condition], float(r["time"]), float(r["simulation"])) for r in rows)
     ours = sorted(
-        (m.observable, m.experiment.partition(" after ")[0], m.time, value)
+        (m.observable, m.experiment.partition(" after ")[0].replace("the experiment", ""), m.time, value)
         for m, value in zip(loaded.stated.measurements, simulated(loaded).tolist(), strict=True)
     )
     assert [row[:3] for row in ours] == [row[:3] for row in theirs]
