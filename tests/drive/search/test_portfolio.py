@@ -333,6 +333,56 @@ def test_what_is_switched_off_is_off():
         assert changed.ways
 
 
+def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
+    solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
+    cut_short = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
+
+    def state(cost, **valley):
+        held = Outcome((0.0,), solution.cost, work=1000.0, result=solution, settled=True)
+        ends = (held, Outcome((1.0,), cost, **{"work": 100.0} | valley))
+        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+
+    ahead = solution.cost - 3.0
+    assert state(ahead).unchecked == 1
+    assert state(solution.cost - 1.0).unchecked is None  # hardly lower
+    assert state(ahead, dropped=True).unchecked is None
+    assert state(ahead, settled=True).unchecked is None  # that is confirmed
+    assert state(ahead, checking=200.0).unchecked is None  # enough, for now
+    after = state(ahead).checked(
+        1, Outcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True), field_of(1)
+    )
+    end = after.tried[1].end
+    assert (end.theta, end.cost, end.held, end.work, end.checking) == ((1.1,), ahead - 0.5, ahead - 0.5, 150.0, 50.0)
+    assert after.unchecked is None
+    assert after.valley() == 1  # it is followed as before
+    lower = after.followed(1, Outcome((2.0,), ahead - 4.0, work=50.0))
+    assert lower.unchecked == 1
+    found = state(ahead).checked(1, Outcome((1.1,), ahead, work=50.0, result=solution, settled=True))
+    assert found.tried[1].success
+    refuted = state(ahead).checked(1, Outcome((1.1,), np.inf, work=50.0, result=cut_short))
+    assert refuted.valley() is None
+    assert refuted.unchecked is None
+
+
+def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it_is_no_optimum(monkeypatch):
+    """Descents are cut short, so that nothing is seen to be an optimum."""
+    monkeypatch.setattr(local_search, "_ITERATIONS", 2)
+    monkeypatch.setattr(local_search, "POLISHING", 1)
+    monkeypatch.setattr(strategies, "_CONFIRMING", 1)
+    seen = []
+
+    def done(now):
+        seen.append(now)
+        return np.isfinite(now.lowest)
+
+    found = cf.estimate(chain(), ways=["box"], rng=1, callback=done)
+    assert found.best is not None
+    assert not found.success
+    assert np.isfinite(seen[-1].objective)
+    assert seen[-1].objective == pytest.approx(found.best.objective)
+    assert "in a valley, no optimum yet" in seen[-1].sentence
+
+
 def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     problem = chain()
     scene = scene_of(problem.posed)

@@ -17,7 +17,9 @@ have nowhere to start, and the ways that integrate from the beginning come first
 fit has to wait for its share, as incremental single shooting has everywhere.
 
 A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
-the lowest one is followed, a few rounds at a time, with a part of the work.
+the lowest one is followed, a few rounds at a time, with a part of the work.  One that is far ahead of all that is known
+is checked on the way: fitted at full accuracy as far as a few iterations go, so that the best point of a search that is
+ended is not that of long ago.
 
 A candidate from a start of its own founds a family.  What a move makes of its head goes down, and takes its place if it
 ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley, from
@@ -37,7 +39,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.drive.search.portfolio.limits import Field
-from castfit.drive.search.portfolio.strategies import EXCHANGED, FOLLOW, MOVED, OPEN, SAME, WHOLE, Order, Outcome
+from castfit.drive.search.portfolio.strategies import (
+    EXCHANGED,
+    FOLLOW,
+    MOVED,
+    NEAR,
+    OPEN,
+    SAME,
+    WHOLE,
+    Order,
+    Outcome,
+)
 from castfit.fit.start.local_search import ACCURATE, POLISHING, work_of
 
 if TYPE_CHECKING:
@@ -126,20 +138,21 @@ class Tried:
 
 
 _COLUMNS = np.dtype(
-    [("way", "U16"), *((name, float) for name in ("cost", "solution", "work", "checking", "following"))]
+    [("way", "U16"), *((name, float) for name in ("cost", "solution", "work", "checking", "following", "held"))]
     + [("looks", float, 2), ("followed", int), ("size", int)]
     + [(name, bool) for name in ("settled", "floor", "dropped", "fitted", "success", "independent")]
 )
-"""Of each candidate: `solution` is its cost at full accuracy, `size` the length of its theta, 0 if it has none."""
+"""Of each candidate: `solution` is its cost at full accuracy, `held` that of a valley where it was checked last, `size`
+the length of its theta, 0 if it has none."""
 
 
 def _columns(tried: Sequence[Tried]) -> NDArray[Any]:
     return np.array(
         [
             (
-                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.at_looks, t.end.followed,
-                len(t.end.theta), t.end.settled, t.end.floor, t.end.dropped, t.end.result is not None, t.success,
-                t.independent,
+                t.way, t.end.cost, t.cost, t.end.work, t.end.checking, t.end.following, t.end.held, t.end.at_looks,
+                t.end.followed, len(t.end.theta), t.end.settled, t.end.floor, t.end.dropped,
+                t.end.result is not None, t.success, t.independent,
             )
             for t in tried
         ],
@@ -205,8 +218,7 @@ class PortfolioState:
         """
         T = self.table
         settled = T["settled"] & (~T["floor"] | last | self._spare) & ~self._refuted
-        spent = T["checking"].sum() - T["following"].sum()
-        return self._promising(settled) if last or spent <= _CHECKS * T["work"].sum() else None
+        return self._promising(settled) if last or self._may_check else None
 
     @property
     def unpolished(self) -> int | None:
@@ -228,11 +240,27 @@ class PortfolioState:
 
         None if there is none, or no share of the work is left for it, but for the `last` time.
         """
+        lowest = self._ahead
+        return lowest if lowest is not None and (last or self._spare[lowest]) else None
+
+    @property
+    def unchecked(self) -> int | None:
+        """That candidate, if it is far lower than all that was checked; None if none is, or no share is left for it."""
+        T, lowest = self.table, self._ahead
+        least = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR
+        return lowest if lowest is not None and T["cost"][lowest] < least and self._may_check else None
+
+    @cached_property
+    def _ahead(self) -> int | None:
         T = self.table
         least = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME
         open_ = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < least)
-        lowest = _least(T["cost"], open_)
-        return lowest if lowest is not None and (last or self._spare[lowest]) else None
+        return _least(T["cost"], open_)
+
+    @property
+    def _may_check(self) -> bool:
+        T = self.table
+        return bool(T["checking"].sum() - T["following"].sum() <= _CHECKS * T["work"].sum())
 
     @property
     def unfinished(self) -> bool:
@@ -283,6 +311,18 @@ class PortfolioState:
         after = replace(
             before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
             following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
+            seconds=before.seconds + end.seconds,
+        )  # fmt: skip
+        return self._changed(index, after)
+
+    def checked(self, index: int, end: Outcome) -> PortfolioState:
+        """Return the state with a candidate in a valley that was fitted at full accuracy, as far as a few steps go."""
+        if end.result is None or end.result.success or not end.settled:
+            return self.confirmed(index, end)
+        before = self.tried[index].end
+        lower = replace(before, theta=end.theta, cost=end.cost) if end.cost < before.cost else before
+        after = replace(
+            lower, held=end.cost, checking=before.checking + end.work, work=before.work + end.work,
             seconds=before.seconds + end.seconds,
         )  # fmt: skip
         return self._changed(index, after)

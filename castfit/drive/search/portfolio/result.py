@@ -72,7 +72,7 @@ class PortfolioProgress:
 
     candidates : how many were made;  cost, chi2 : of the best solution, infinite as long as there is none;  finds : how
     often it was found;  seconds;  lowest : cost at full accuracy, of the best solution or of a point on the floor of a
-    long valley that is lower;  objective : of the best solution, in its measure
+    long valley that is lower;  objective : of that point, in its measure
     """
 
     candidates: int
@@ -87,6 +87,9 @@ class PortfolioProgress:
     @property
     def sentence(self) -> str:
         """The state of things in one line."""
+        if not np.isfinite(self.chi2) and np.isfinite(self.lowest):
+            at = f"{self.measure} = {self.objective:.6g} in a valley, no optimum yet"
+            return f"{self.candidates} candidates: {at}, {self.seconds:.1f} s"
         if not np.isfinite(self.cost):
             return f"{self.candidates} candidates, no solution yet, {self.seconds:.1f} s"
         times = "once" if self.finds < 2 else f"{self.finds} times"

@@ -94,6 +94,7 @@ class _PortfolioSearch:
         self._ends: dict[int, Outcome] = {}
         self._confirming: int | None = None
         self._following: int | None = None
+        self._checking: int | None = None
         self._best: Result | None = None
         self._rank = (True, np.inf)
         self._late = self._closing = False
@@ -112,6 +113,9 @@ class _PortfolioSearch:
             elif not self._late and (valley := self.state.valley(last=self._closing)) is not None:
                 self._following = valley
                 orders = [following(self.state, self.options, valley)]
+            elif not self._late and (valley := self.state.unchecked) is not None:
+                self._checking = valley
+                orders = [Order(CONFIRM, theta=self.state.tried[valley].end.theta)]
             elif self._late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
@@ -137,7 +141,7 @@ class _PortfolioSearch:
         if isinstance(outcome, InputError):
             raise outcome
         if outcome is None:  # there was no time for it
-            self._late = True
+            self._late, self._checking = True, None
             self.tasks.clear()
             self._flush()
             if self._confirming is not None:
@@ -188,6 +192,8 @@ class _PortfolioSearch:
         elif order.way != CONFIRM:
             tried = Tried(len(self.state.tried), order.way, end, order.family)
             self.state = self.state.extended([tried], self.field)
+        elif self._checking is not None:
+            self.state, self._checking = self.state.checked(self._checking, end), None
         elif self._confirming is not None:
             self.state, self._confirming = self.state.confirmed(self._confirming, end), None
         if end.result is not None and (self._best is None or _rank(end) < self._rank):
@@ -199,7 +205,9 @@ class _PortfolioSearch:
 
     def _done(self) -> str:
         """Say why the search is at its end; empty while it is not."""
-        if not self._enough or self._best is None or not self._best.success:
+        if not self._enough or self._best is None:
+            return ""
+        if not self._best.success and self.state.valley(last=True) is None:  # else it is followed to its end first
             return ""
         if self._best.goodness.described:
             return f"it was found as often as was asked for ({self.finds})."
@@ -219,7 +227,7 @@ class _PortfolioSearch:
         """Say how far the search is."""
         chi2 = self._best.chi2 if self._best is not None and self._best.success else np.inf
         lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
-        objective = self._best.objective if np.isfinite(chi2) and self._best is not None else np.inf
+        objective = self._best.objective if np.isfinite(lowest) and self._best is not None else np.inf
         return PortfolioProgress(
             len(self.state.tried), self.state.best, chi2, self.state.found().size, self.run.seconds, lowest, objective,
             self._merit.measure,

@@ -148,6 +148,7 @@ class Outcome:
     begun : where it started, (n,) as theta; empty of what goes on from another candidate
     floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
     polished : whether it was fitted at full accuracy with all iterations that an optimum may need
+    held : the cost at full accuracy where it was checked last, on its way along a valley; infinite if it was not
     """
 
     theta: tuple[float, ...] = ()
@@ -164,6 +165,7 @@ class Outcome:
     checking: float = 0.0
     floor: bool = False
     polished: bool = False
+    held: float = np.inf
     begun: tuple[float, ...] = ()
 
 
