@@ -348,9 +348,7 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert state(ahead, dropped=True).unchecked is None
     assert state(ahead, settled=True).unchecked is None  # that is confirmed
     assert state(ahead, checking=200.0).unchecked is None  # enough, for now
-    after = state(ahead).checked(
-        1, Outcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True), field_of(1)
-    )
+    after = state(ahead).checked(1, Outcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True))
     end = after.tried[1].end
     assert (end.theta, end.cost, end.held, end.work, end.checking) == ((1.1,), ahead - 0.5, ahead - 0.5, 150.0, 50.0)
     assert after.unchecked is None
