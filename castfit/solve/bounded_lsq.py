@@ -42,6 +42,7 @@ from castfit.solve.matrices import (
     orthogonal,
     triangle,
     triangular_solution,
+    upper_factor,
 )
 
 if TYPE_CHECKING:
@@ -372,8 +373,20 @@ class _WorkingSet:
             np.concatenate([self.b, [new.b]]),
         )
 
-    def only(self, chosen: Mask) -> _WorkingSet:
+    def only(self, chosen: Mask | Index) -> _WorkingSet:
         return _WorkingSet(self.members[chosen], self.signs[chosen], self.N[:, chosen], self.b[chosen])
+
+
+def _independent(N: Array, rounding: Array) -> Index:
+    """Return the columns of N (f, q) that do not depend on those before them, up to rounding (q,)."""
+    kept = np.arange(N.shape[1])
+    while True:
+        some = kept[: N.shape[0]]
+        left = np.abs(np.diagonal(upper_factor(N[:, some])))  # of each column outside the span of those before
+        lost = np.flatnonzero(left <= rounding[some])
+        if not lost.size:
+            return some
+        kept = np.delete(kept, lost[0])
 
 
 def _rounding(multipliers: Array) -> float:
@@ -440,13 +453,11 @@ class _HalfSpaces:
     def start(self, guess: Signs) -> _WorkingSet:
         """Take a guessed active set as far as it is independent and its multipliers have the right sign."""
         given, target = self.constraints, np.append(self.target, 0.0)
-        known = np.isfinite(np.where(guess > 0, given.upper, given.lower)) & (guess != 0)
-        working = _WorkingSet(np.empty(0, dtype=np.intp), np.empty(0), np.empty((target.size, 0)), np.empty(0))
-        for i in np.flatnonzero(known):
-            new = self.half_space(int(i), float(guess[i]))
-            z, _ = working.split(new.a)
-            if length(z) > new.rounding:
-                working = working.extended(new)
+        known = np.flatnonzero(np.isfinite(np.where(guess > 0, given.upper, given.lower)) & (guess != 0))
+        spaces = [self.half_space(i, float(guess[i])) for i in known.tolist()]
+        N = np.array([space.a for space in spaces]).reshape(-1, target.size).T
+        working = _WorkingSet(known, guess[known].astype(float), N, np.array([space.b for space in spaces]))
+        working = working.only(_independent(N, np.array([space.rounding for space in spaces])))
         while True:
             _, multipliers = working.nearest(target)
             if multipliers.min(initial=0.0) >= -_rounding(multipliers):

@@ -5,8 +5,8 @@
 `ShootingProblem` evaluates and linearizes so where it can; what fails here it does experiment by experiment, to say
 why.  Searches that look at nothing else are given the cost, and rows with their derivatives by theta, alone.
 
-Notation: C experiments, N points of all of them, n_r rows of a point, n_q quantities of an experiment, of which w move
-its states; dy as in `castfit.transcribe.batched_maps`.
+Notation: C experiments, N points of all of them, n_r rows and n_h path constraints of a point, n_q quantities of an
+experiment, of which w move its states; dy as in `castfit.transcribe.batched_maps`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from castfit.transcribe.segments import Integration, Sweep
 from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
-    from castfit._support.arrays import Array, Index
+    from castfit._support.arrays import Array, Index, Mask
     from castfit.integrate import Trajectories
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.prior_rows import PriorRows
@@ -160,6 +160,8 @@ class Lean:
         self._inputs = np.concatenate([chain.inputs[0] for chain in chains])
         self._flights = _flights(given, ends, self._n_p + self._n_x, links.starts)
         self._blocks = _blocks([chain.measured for chain in chains], ends)
+        weighted = not any(block.measured.slots for block in self._blocks)
+        self._picks = given.expressions.states if weighted else None
         self._chains = [slice(*pair) for pair in pairwise(ends.tolist())]
         widths = [chain.measured.n_r * n for chain, n in zip(chains, counts, strict=True)]
         self._rows = [slice(*pair) for pair in pairwise(np.concatenate([[0], np.cumsum(widths)]).tolist())]
@@ -167,13 +169,16 @@ class Lean:
         group = np.concatenate([chain.group.ravel() for chain in layout.chains])
         self._group, self._grouped = group, np.flatnonzero(group >= 0)
         self._groups = group[self._grouped]
-        self._used = slice(None) if self._mask.all() else np.flatnonzero(self._mask)
-        self._used_of = [
-            slice(None) if self._mask[rows].all() else np.flatnonzero(self._mask[rows]) for rows in self._rows
+        self._used = _chosen(self._mask)
+        self._used_of = [_chosen(self._mask[rows]) for rows in self._rows]
+        self._n_g = chains[0].measured.n_g
+        self._bounded_of = [
+            _chosen((np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)).ravel())
+            for chain in layout.chains
         ]
         self._no_nodes = [
-            (np.empty((1, rows.stop - rows.start, 0)), np.empty((1, 0, chain.theta.size)))
-            for rows, chain in zip(self._rows, layout.chains, strict=True)
+            tuple(np.empty(shape) for shape in ((1, chain.n_r, 0), (1, chain.n_c, 0), (1, 0, chain.theta.size)))
+            for chain in layout.chains
         ]
         self._last: Reading | None = None
         self._flown: _Flown | None = None
@@ -230,9 +235,9 @@ class Lean:
     def evaluation(self, v: Array, at: Reading) -> Evaluation:
         """Return a reading at v as the evaluation of a staged problem."""
         prior = at.prior
+        of_chains = zip(self._rows, self._constrained(at.flown.g), at.beyond, strict=True)
         values = [
-            ChainValues(at.r[None, rows], _NONE, _EMPTY, _EMPTY, _EMPTY, excess)
-            for rows, excess in zip(self._rows, at.beyond, strict=True)
+            ChainValues(at.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess) for rows, c, excess in of_chains
         ]
         return Evaluation(
             v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=at.sigma, excess=at.excess + prior.excess,
@@ -249,10 +254,10 @@ class Lean:
         if found is None:
             return None
         inverse, out = at.inverse, list[Jacobians]()
-        for block, rows, (by_s, by_q) in zip(found[0], self._rows, self._no_nodes, strict=True):
+        for (block, c_q), rows, (by_s, c_s, by_q) in zip(found[0], self._rows, self._no_nodes, strict=True):
             own = block * inverse[rows, None] if isinstance(inverse, np.ndarray) else block
             of_none = _NO_BLOCK, _NO_BLOCK, by_q
-            out.append(Jacobians(by_s, by_s, own[None], *of_none, *of_none, *of_none, by_q[0]))
+            out.append(Jacobians(by_s, by_s, own[None], *of_none, *of_none, c_s, c_s, c_q[None], by_q[0]))
         return tuple(out), found[1], found[2]
 
     def sweep(self, at: Reading) -> Sweep:
@@ -268,8 +273,11 @@ class Lean:
 
     def observed(self, at: Reading) -> list[Array]:
         """Return what is observed, (1, M, n_g) per experiment."""
-        n_g = self._blocks[0].measured.n_g
-        return [at.flown.g[None, points, :n_g] for points in self._chains]
+        return [at.flown.g[None, points, : self._n_g] for points in self._chains]
+
+    def _constrained(self, g: Array) -> list[Array]:
+        """Return the path constraints of each experiment, (M n_h,), from what is known of all points, (N, n_g + n_h)."""
+        return [g[points, self._n_g :].ravel() for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
     def read(self, v: Array) -> Reading | None:
@@ -302,6 +310,8 @@ class Lean:
 
     def _shown(self, x: Array, z: Array, y: Array) -> Array:
         """Return what is observed with the parameters (C, n_p or more) of experiments."""
+        if self._picks is not None:
+            return x[:, self._picks]
         return self._given.expressions.values(self._times, x, z, y[self._of_point, : self._n_p], self._inputs).copy()
 
     @np.errstate(all="ignore")
@@ -334,6 +344,8 @@ class Lean:
         return out
 
     def _weighted(self, v: Array, flown: _Flown) -> Reading | None:
+        if flown.g.shape[1] > self._n_g and not _finite(self._constrained(flown.g), self._bounded_of):
+            return None
         parts = [block.measured.rows(flown.g[None, block.points]) for block in self._blocks]
         r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
         if not np.logical_and.reduce(np.isfinite(r[self._used])):
@@ -354,8 +366,8 @@ class Lean:
         return Reading(flown, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, beyond, prior)
 
     @np.errstate(all="ignore")
-    def _by_theta(self, at: Reading) -> tuple[list[Array], int, Index] | None:
-        """Return the derivatives of each experiment's rows by its quantities, lanes that were rescued, and steps."""
+    def _by_theta(self, at: Reading) -> tuple[list[tuple[Array, Array]], int, Index] | None:
+        """Return what `_chained` does, lanes that were rescued, and steps."""
         slope = np.where(self._log, at.flown.natural, 1.0)
         dy = self._links.slopes_at(at.flown.by_n, slope)
         if dy is None:
@@ -386,12 +398,17 @@ class Lean:
         blocks = self._chained(at, dy, dx, dz)
         return None if blocks is None else (blocks, rescued, steps)
 
-    def _chained(self, at: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]) -> list[Array] | None:
+    def _chained(
+        self, at: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
+    ) -> list[tuple[Array, Array]] | None:
+        """Return the derivatives of each experiment's rows and path constraints by its quantities."""
+        if self._picks is not None:
+            return self._picked(self._picks, dx)
         given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
         x, z, y, g = at.flown.x, at.flown.z, at.flown.y, at.flown.g
         slopes = given.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
-        starts, out = self._links.starts, list["Array"]()
+        starts, out = self._links.starts, list[tuple["Array", "Array"]]()
         by_block = iter(zip(self._blocks, parts, strict=True))
         block, part = next(by_block)
         for i, chain in enumerate(given.layout.chains):
@@ -399,24 +416,40 @@ class Lean:
             if points.start >= block.points.stop:
                 block, part = next(by_block)
             d = part[0, points.start - block.points.start : points.stop - block.points.start]
-            n_q = chain.theta.size
-            by_q = d[..., n_x + n_z :] @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
+            n_r, n_q = d.shape[1], chain.theta.size
+            if g.shape[1] > self._n_g:
+                d = np.concatenate([d, slopes[points, self._n_g :]], axis=1)
+            by_q = d[..., n_x + n_z :].reshape(-1, n_p) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
+            by_q = by_q.reshape(*d.shape[:2], n_q)
             moved = d[..., :n_x] @ dx[i]
             by_q[..., given.moving[i]] += moved + d[..., n_x : n_x + n_z] @ dz[i] if n_z else moved
-            rows = self._rows[i]
-            own = by_q.reshape(rows.stop - rows.start, n_q)
-            if not np.logical_and.reduce(np.isfinite(own[self._used_of[i]]), axis=None):
+            own = by_q[:, :n_r].reshape(-1, n_q), by_q[:, n_r:].reshape(-1, n_q)
+            if not _finite(own, (self._used_of[i], self._bounded_of[i])):
                 return None
             out.append(own)
         return out
 
-    def _assembled(self, v: Array, at: Reading, blocks: Sequence[Array]) -> DenseRows:
+    def _picked(self, picks: Index, dx: Sequence[Array]) -> list[tuple[Array, Array]] | None:
+        """Return the same where all that is observed are states."""
+        out = list[tuple["Array", "Array"]]()
+        for i, (chain, of) in enumerate(zip(self._given.laid.chains, self._given.layout.chains, strict=True)):
+            weight, n_q = chain.measured.weight[0], of.theta.size
+            by_q = np.zeros((len(weight), picks.size, n_q))
+            by_q[..., self._given.moving[i]] = dx[i][:, picks]
+            r, c = by_q[:, : weight.shape[1]] * weight[..., None], by_q[:, self._n_g :]
+            own = r.reshape(-1, n_q), c.reshape(-1, n_q)
+            if not _finite(own, (self._used_of[i], self._bounded_of[i])):
+                return None
+            out.append(own)
+        return out
+
+    def _assembled(self, v: Array, at: Reading, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
         """Put the rows that are measured below those of priors."""
         row = at.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
         E[:row] = at.prior.jacobian.dense
         parts = zip(self._given.layout.chains, self._rows, self._used_of, blocks, strict=True)
-        for chain, rows, of_rows, block in parts:
+        for chain, rows, of_rows, (block, _) in parts:
             own = block * at.inverse[rows, None] if isinstance(at.inverse, np.ndarray) else block
             used = own[of_rows]
             E[row : row + len(used), chain.theta] = used
@@ -427,6 +460,16 @@ class Lean:
 
 _REMEMBERED = 4
 _NONE, _EMPTY, _NO_BLOCK = np.empty(0), np.empty((1, 0)), np.empty((1, 0, 0))
+
+
+def _chosen(mask: Mask) -> slice | Index:
+    """Return where a mask is True, for an index."""
+    return slice(None) if mask.all() else np.flatnonzero(mask)
+
+
+def _finite(arrays: Sequence[Array], chosen: Sequence[slice | Index]) -> bool:
+    """Whether the chosen rows of all arrays are."""
+    return all(bool(np.logical_and.reduce(np.isfinite(a[at]), axis=None)) for a, at in zip(arrays, chosen, strict=True))
 
 
 def _flights(given: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Flight, ...]:

@@ -74,6 +74,14 @@ class PointwiseExpressions:
         return self._hessian(t, x, z, p, u, weight)
 
     @cached_property
+    def states(self) -> Index | None:
+        """Which state each expression is, by its position in x, (n,); None if any is something else."""
+        known = {x.element_hash(): i for i, x in enumerate(ca.vertsplit(self._system.x))}
+        entries = ca.vertsplit(self._column) if self._column.numel() else []
+        found = [known.get(e.element_hash(), -1) if e.is_symbolic() else -1 for e in entries]
+        return None if -1 in found else np.array(found, dtype=np.intp)
+
+    @cached_property
     def linear(self) -> bool:
         """Whether the Hessian vanishes identically."""
         return self._hessian.empty

@@ -221,7 +221,12 @@ class ShootingProblem(TranscribedProblem):
 
     @property
     def steep(self) -> Lean | None:
-        """The cost and the rows alone, by moves of arrays, where nothing happens on the way."""
+        """The cost and the rows alone, by moves of arrays, where nothing happens on the way and nothing is held."""
+        return None if self._observer.constraint_names else self._arrays
+
+    @property
+    def _arrays(self) -> Lean | None:
+        """All values, and all derivatives, by moves of arrays, where nothing happens on the way."""
         owner, known = self._lean  # of a problem that this is a copy of, it would have other units
         if owner is not self:
             known = self._make_lean()
@@ -229,7 +234,7 @@ class ShootingProblem(TranscribedProblem):
         return known
 
     def _make_lean(self) -> Lean | None:
-        odd = self._nodes or self._backward or self.eliminated.size or self._observer.constraint_names
+        odd = self._nodes or self._backward or self.eliminated.size
         odd = odd or self.layout.correlated or Linearization not in self.gives
         if odd or any(of.integrator.method not in STEPPED for of in self.groups):
             return None
@@ -466,7 +471,7 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
-        lean = self.steep
+        lean = self._arrays
         at = None if lean is None else lean.read(v)
         if lean is not None and at is not None:
             return self._remembered(key, lean.evaluation(v, at), at)
@@ -513,8 +518,8 @@ class ShootingProblem(TranscribedProblem):
         evaluation, found = self._found(v)
         if isinstance(found, Sweep):
             return evaluation, found
-        assert self.steep is not None
-        return evaluation, self.steep.sweep(found)
+        assert self._arrays is not None
+        return evaluation, self._arrays.sweep(found)
 
     def steps(self, v: Array) -> int:
         """Return how many steps a simulation takes; 0 where the integrator does not tell."""
@@ -604,7 +609,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, at = self._found(v)
-        lean = self.steep if isinstance(at, Reading) else None
+        lean = self._arrays if isinstance(at, Reading) else None
         of_all = lean.jacobians(at) if lean is not None and isinstance(at, Reading) else None
         measured = [chain.measured for chain in self._here]
         if of_all is not None:  # rows of it are standardised, and nothing is eliminated
@@ -637,8 +642,8 @@ class ShootingProblem(TranscribedProblem):
         at, found = self._found(v)
         if isinstance(found, Sweep):
             return self._observed(found, self._naturals(at.v))
-        assert self.steep is not None
-        return zip((chain.measured for chain in self._here), self.steep.observed(found), strict=True)
+        assert self._arrays is not None
+        return zip((chain.measured for chain in self._here), self._arrays.observed(found), strict=True)
 
     def _observed(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Measured, Array]]:
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
