@@ -17,11 +17,11 @@ from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, objective_function, verify
 from castfit.problem.constraints import ALONG
 from castfit.simulate.simulate import Nodes, SimulationError, trace
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.residual_plausibility import beyond_noise, suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.staged import violated
 from castfit.solve.stationarity import finished, still_falls
-from castfit.solve.subproblem import LocalProblem
 
 if TYPE_CHECKING:
     from castfit.fit.choice import Choice
@@ -438,7 +438,7 @@ def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tu
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
     if not solution.status.success:
         return solution, linear
-    solution, local = finished(solution, LocalProblem(staged, linear))
+    solution, local = finished(solution, local_problem(staged, linear))
     linear, falling = local.linearization, still_falls(local)
     if falling:
         detail = f"The fit still improves along {', '.join(falling)}."

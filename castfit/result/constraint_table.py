@@ -20,8 +20,8 @@ import numpy as np
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import aligned
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.staged import Linearization, StagedProblem
-from castfit.solve.subproblem import LocalProblem
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -124,7 +124,7 @@ def constraint_table(posed: Posed, staged: StagedProblem, at: Linearization, *, 
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
     if success:
         with np.errstate(over="ignore", invalid="ignore"):
-            local = LocalProblem(staged, at, regularisation=_REGULARISATION)
+            local = local_problem(staged, at, regularisation=_REGULARISATION)
             if local.finite:
                 step = local.direction()
                 mu, sides = step.path_multipliers, step.active.path.astype(float)

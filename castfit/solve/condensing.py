@@ -328,11 +328,16 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
 
 def theta_rows(layout: Layout, linearization: Linearization) -> Array:
     """Return E (m, n_theta) of `condense` where nothing but theta varies."""
+    prior, first = linearization.prior_jacobian, 0
     blocks = [
-        (chain.theta, chain.whitened(j.R_q)[chain.row_mask])
-        for chain, j in zip(layout.chains, linearization.jacobians, strict=True)
+        chain.whitened(j.R_q)[chain.row_mask] for chain, j in zip(layout.chains, linearization.jacobians, strict=True)
     ]
-    return block_rows(blocks, layout.n_theta, linearization.prior_jacobian).dense
+    E = np.zeros((sum(map(len, blocks)) + linearization.prior.size, layout.n_theta))
+    for chain, block in zip(layout.chains, blocks, strict=True):
+        E[first : first + len(block), chain.theta] = block
+        first += len(block)
+    E[first:] = prior if isinstance(prior, np.ndarray) else prior.dense
+    return E
 
 
 def theta_residuals(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> Array:

@@ -24,6 +24,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.homotopy import HELD_BACK, Course, GaussNewtonState, Progress, unevaluable, within_bounds
 from castfit.solve.residual_plausibility import size_square
@@ -242,7 +243,7 @@ class GaussNewton:
         if not linear.ok:
             return self._closely(ledger, state) if state.rough else unevaluable(state, linear)
         held = self.regularisation if rule.holds else 0.0
-        local = LocalProblem(staged, linear, warm=state.active, regularisation=held)
+        local = local_problem(staged, linear, warm=state.active, regularisation=held)
         if not local.finite:
             if state.rough:
                 return self._closely(ledger, state)

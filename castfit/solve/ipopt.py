@@ -45,6 +45,7 @@ from castfit.solve.assembly import (
     squares_blocks,
 )
 from castfit.solve.condensing import condense
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import from_gradients
 from castfit.solve.residual_plausibility import assumed_sigma
@@ -61,7 +62,7 @@ from castfit.solve.staged import (
     half_square_in_units,
     weighted_squares,
 )
-from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, small
+from castfit.solve.subproblem import GAP, Step, active_bounds, small
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -593,7 +594,7 @@ class _IpoptRun:
 def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step] | None:
     """Return the residuals of the condensed problem and Gauss and Newton's step; None where numbers overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
-        local = LocalProblem(staged, linear, regularisation=_REGULARISED)
+        local = local_problem(staged, linear, regularisation=_REGULARISED)
         return (local.condensed.u, local.direction()) if local.finite else None
 
 

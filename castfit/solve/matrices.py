@@ -35,7 +35,7 @@ NULL_STIFFNESS = 1e-7
 
 _LAPACK: Any = scipy.linalg.lapack
 _GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
-_GETRF, _GETRS = _LAPACK.dgetrf, _LAPACK.dgetrs
+_GETRF, _GETRS, _GESDD = _LAPACK.dgetrf, _LAPACK.dgetrs, _LAPACK.dgesdd
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,16 @@ def _upper(k: int, n: int) -> Array:
     return np.triu(np.ones((k, n)))
 
 
+def decomposed(M: Array) -> tuple[Array, Array, Array]:
+    """Return U (m, m), S (k,) and V^T (n, n) of the singular value decomposition of M (m, n), k the lesser of both."""
+    if not M.size:
+        return np.linalg.svd(M)
+    U, S, Vt, info = _GESDD(M)
+    if info != 0:
+        raise np.linalg.LinAlgError("SVD did not converge")
+    return U, S, Vt
+
+
 def triangular_solution(R: Array, b: Array, *, transposed: bool = False) -> Array:
     """Return x of  R x = b  or  R^T x = b;  of R (q, q) only the upper triangle is read."""
     x, info = _TRTRS(R, b, trans=int(transposed))
@@ -237,8 +247,9 @@ class UnitCoordinates:
     def of(cls, M: Array, Z: Array | None = None, known: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
         """Return them; without Z of all directions.  `known` is the singular value decomposition of M Z."""
         free = M.shape[1] if Z is None else Z.shape[1]
-        U, S, Vt = np.linalg.svd(M if Z is None else M @ Z) if known is None else known
-        rank, norm = numerical_rank(S, M), float(np.linalg.norm(M))
+        U, S, Vt = decomposed(M if Z is None else M @ Z) if known is None else known
+        norm = length(S) if Z is None else float(np.linalg.norm(M))
+        rank = int(np.count_nonzero(norm * RANK_TOLERANCE < S))
         stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
         stiffness[:rank] = S[:rank]
         return cls(Vt.T / stiffness, U[:, :rank], rank)
@@ -281,8 +292,7 @@ class Tall:
         """Return U, S and V^T of R D with column scaling D (n,), computed once for one scaling after the other."""
         key = scale.tobytes()
         if self._svd is None or self._svd[0] != key:
-            U, S, Vt = np.linalg.svd(self.R * scale)
-            self._svd = key, (U, S, Vt)
+            self._svd = key, decomposed(self.R * scale)
         return self._svd[1]
 
     def whitened(self, scale: Array) -> UnitCoordinates:

@@ -28,13 +28,14 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Stopped, watched
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import collected, products_along, unit_directions
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.staged import Jacobians, Linearization, MatchingProducts, StagedProblem, weighted_squares
 from castfit.solve.step_control.common import Advance, LineSearch
 from castfit.solve.step_control.exact_penalty import ExactPenalty
-from castfit.solve.subproblem import GAP, ActiveSet, LocalProblem, Step, active_bounds, small
+from castfit.solve.subproblem import GAP, ActiveSet, Step, active_bounds, small
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -134,7 +135,7 @@ class Sqp:
         """Do one iteration, or find that nothing is left to do."""
         staged, linear = ledger.staged, state.linear
         with np.errstate(over="ignore", invalid="ignore"):
-            local = LocalProblem(staged, linear, warm=state.active, regularisation=_REGULARISATION)
+            local = local_problem(staged, linear, warm=state.active, regularisation=_REGULARISATION)
             if not local.finite:
                 return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
             step = local.direction()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.residual_plausibility import size_square
 from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, small, units_of_search
@@ -78,7 +79,7 @@ def finished(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalPr
             step = local.within(reach)
             after = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
             taken += 1
-            there = LocalProblem(staged, after) if after.ok else local
+            there = local_problem(staged, after) if after.ok else local
             left = _steepness(there).max(initial=0.0) if there.finite else np.inf
             rises = not after.cost <= linear.cost + _error(staged, linear) * _length(linear)
             if rises or not left < _BETTER * steepest:

@@ -27,7 +27,7 @@ from castfit.solve.bounded_lsq import (
     regularise,
     split,
 )
-from castfit.solve.condensing import Condensed, condense, expand, recondense, theta_residuals, theta_rows
+from castfit.solve.condensing import Condensed, condense, expand, recondense
 from castfit.solve.matrices import FEW, Tall
 from castfit.solve.residual_plausibility import size_square
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
@@ -58,7 +58,7 @@ FAINTEST = 1e-6
 GROWTH_LIMIT = 1e6
 """Growth of the nodes over a horizon above which `choose` leaves condensing."""
 
-_NONE, _EVERY = np.zeros(0), slice(None)
+_NONE = np.zeros(0)
 
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
@@ -113,7 +113,6 @@ class LocalProblem:
         self.staged, self.linearization = staged, linearization
         if condensed is not None:
             self.condensed = condensed
-        self._few = staged.layout.of_theta and staged.layout.n_theta <= FEW
         self._warm = warm
         self._regularisation = regularisation
         self._arrows: dict[bytes, Arrow] = {}
@@ -127,18 +126,18 @@ class LocalProblem:
 
     @cached_property
     def condensed(self) -> Condensed:
-        """The dense problem that is left, which few unknowns without nodes do without."""
+        """The dense problem that is left."""
         return choose(self.staged.layout, self.linearization, self.staged.scale)
 
     @cached_property
     def _E(self) -> Array:
         """Derivatives of all rows by the unknowns, (m, n_x)."""
-        return theta_rows(self.staged.layout, self.linearization) if self._few else self.condensed.rows.dense
+        return self.condensed.rows.dense
 
     @cached_property
     def _u(self) -> Array:
         """All rows, (m,)."""
-        return theta_residuals(self.staged.layout, self.linearization) if self._few else self.condensed.u
+        return self.condensed.u
 
     @cached_property
     def column_scale(self) -> Array:
@@ -146,8 +145,10 @@ class LocalProblem:
 
         Columns of zeros but for rounding do not count as much as those that data see.
         """
-        if not self._few and self.condensed.scale is not None:
-            return self.condensed.scale
+        return self._by_columns if self.condensed.scale is None else self.condensed.scale
+
+    @property
+    def _by_columns(self) -> Array:
         size = self.norms
         size = np.maximum(size, FAINTEST * float((size * self._unit).max(initial=0.0)) / self._unit)
         return 1.0 / np.where(size > 0.0, size, 1.0)
@@ -155,12 +156,11 @@ class LocalProblem:
     @cached_property
     def norms(self) -> Array:
         """Lengths of the columns of E, (n_x,)."""
-        return np.sqrt(np.einsum("ij,ij->j", self._E, self._E)) if self._few else self.condensed.rows.norms
+        return self.condensed.rows.norms
 
     @cached_property
     def _unit(self) -> Array:
-        unit = units_of_search(self.staged, self.linearization.v)
-        return unit if self._few else unit[self.condensed.positions]
+        return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
 
     def _arrow(self, tied: Mask) -> Arrow:
         """Return the rows as an arrow, own unknowns of tied chains in its border."""
@@ -220,7 +220,7 @@ class LocalProblem:
 
     @cached_property
     def _eliminates(self) -> bool:
-        if self._few or self.condensed.n_x <= FEW:  # this is no work
+        if self.condensed.n_x <= FEW:  # this is no work
             return False
         return self.condensed.rows.own_count > FEW and not self._arrow(self._tied).trivial
 
@@ -232,12 +232,9 @@ class LocalProblem:
         what they leave free.
         """
         D, n_x = self.column_scale, self._unit.size
-        fixed = self.staged.lower == self.staged.upper
-        fixed = fixed if self._few else fixed[self.condensed.positions]
-        determined = not self._few and bool(self.condensed.e.size or self.condensed.c.size)
-        if determined or fixed.any():
-            of = [] if self._few else [self.condensed.F, self.condensed.path.taken(self._pinned)]
-            closure = np.concatenate([np.empty((0, n_x)), *of]) * D
+        fixed, determining = (self.staged.lower == self.staged.upper)[self.positions], self._determining
+        if len(determining) or fixed.any():
+            closure = determining * D
             free: Array = np.eye(n_x)[:, ~fixed]
             closure = closure @ free
             Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
@@ -252,6 +249,11 @@ class LocalProblem:
         if self._regularisation == 0.0:
             return np.empty((0, n_x)), np.empty((n_x, 0)), condition
         return damping, directions, condition
+
+    @property
+    def _determining(self) -> Array:
+        """Closure rows, and path constraints that determine directions, (k, n_x)."""
+        return np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)])
 
     @property
     def _pinned(self) -> Index:
@@ -281,12 +283,12 @@ class LocalProblem:
     @property
     def positions(self) -> Index | slice:
         """Where the unknowns lie in v."""
-        return _EVERY if self._few else self.condensed.positions
+        return self.condensed.positions
 
     @property
     def gradient(self) -> Array:
         """That of the cost of the linear model by the unknowns, (n_x,)."""
-        return self._u @ self._E if self._few else self.condensed.rows.transposed(self.condensed.u)
+        return self.condensed.rows.transposed(self.condensed.u)
 
     @property
     def condition(self) -> float:
@@ -305,12 +307,10 @@ class LocalProblem:
 
     @cached_property
     def _finite(self) -> bool:
-        if self._few:
-            return _moderate([self._E, self._u])
         of = self.condensed
         numbers = [*of.rows.blocks, of.rows.tail.entry, *of.closure.blocks, *(part.G for part in of.chains)]
         numbers += [of.path.taken(self._path)] if self._path.size else []
-        return self._constants_finite(of) and _moderate(numbers)
+        return self._constants_finite(of) and moderate(numbers)
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
@@ -374,9 +374,6 @@ class LocalProblem:
         it.
         """
         active = None if like is None else like.active
-        if self._few:
-            u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
-            return self._of_theta(u, evaluation, None, active) if self._finite and _moderate([u]) else None
         with np.errstate(over="ignore", invalid="ignore"):
             there = recondense(self.condensed, evaluation)
         if not (self._finite and self._constants_finite(there)):
@@ -391,7 +388,7 @@ class LocalProblem:
         return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
 
     def _constants_finite(self, of: Condensed) -> bool:
-        return _moderate([of.u, of.e, of.c[self._path], *(block for part in of.chains for block in (part.g, part.h))])
+        return moderate([of.u, of.e, of.c[self._path], *(block for part in of.chains for block in (part.g, part.h))])
 
     def _solve(
         self,
@@ -485,7 +482,7 @@ class LocalProblem:
     @property
     def _alone(self) -> bool:
         """Whether nothing but theta varies, within bounds and nothing else, and no unknown is worth eliminating."""
-        return self._few or (self.staged.layout.of_theta and not self._eliminates)
+        return self.staged.layout.of_theta and not self._eliminates
 
     def _of_theta(
         self,
@@ -622,7 +619,8 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
     return active
 
 
-def _moderate(numbers: list[Array]) -> bool:
+def moderate(numbers: list[Array]) -> bool:
+    """Tell whether the squares of all numbers can be computed."""
     return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers if block.size)
 
 

@@ -276,7 +276,7 @@ class Lean:
         return [at.flown.g[None, points, : self._n_g] for points in self._chains]
 
     def _constrained(self, g: Array) -> list[Array]:
-        """Return the path constraints of each experiment, (M n_h,), from what is known of all points, (N, n_g + n_h)."""
+        """Return the path constraints of each experiment, (M n_h,); g (N, n_g + n_h) is of all points."""
         return [g[points, self._n_g :].ravel() for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
@@ -419,11 +419,11 @@ class Lean:
             n_r, n_q = d.shape[1], chain.theta.size
             if g.shape[1] > self._n_g:
                 d = np.concatenate([d, slopes[points, self._n_g :]], axis=1)
-            by_q = d[..., n_x + n_z :].reshape(-1, n_p) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
+            by_q = _flat(d[..., n_x + n_z :]) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
             by_q = by_q.reshape(*d.shape[:2], n_q)
             moved = d[..., :n_x] @ dx[i]
             by_q[..., given.moving[i]] += moved + d[..., n_x : n_x + n_z] @ dz[i] if n_z else moved
-            own = by_q[:, :n_r].reshape(-1, n_q), by_q[:, n_r:].reshape(-1, n_q)
+            own = _flat(by_q[:, :n_r]), _flat(by_q[:, n_r:])
             if not _finite(own, (self._used_of[i], self._bounded_of[i])):
                 return None
             out.append(own)
@@ -437,7 +437,7 @@ class Lean:
             by_q = np.zeros((len(weight), picks.size, n_q))
             by_q[..., self._given.moving[i]] = dx[i][:, picks]
             r, c = by_q[:, : weight.shape[1]] * weight[..., None], by_q[:, self._n_g :]
-            own = r.reshape(-1, n_q), c.reshape(-1, n_q)
+            own = _flat(r), _flat(c)
             if not _finite(own, (self._used_of[i], self._bounded_of[i])):
                 return None
             out.append(own)
@@ -465,6 +465,11 @@ _NONE, _EMPTY, _NO_BLOCK = np.empty(0), np.empty((1, 0)), np.empty((1, 0, 0))
 def _chosen(mask: Mask) -> slice | Index:
     """Return where a mask is True, for an index."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
+
+
+def _flat(rows: Array) -> Array:
+    """Return the rows of all points (n, n_r, n_q) as one matrix."""
+    return rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2])
 
 
 def _finite(arrays: Sequence[Array], chosen: Sequence[slice | Index]) -> bool:

@@ -38,6 +38,7 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.fit.verification import verify
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import residuals
+from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
@@ -85,7 +86,7 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float) -> Correc
         at = ledger.linearize(v)
         if not at.ok:
             return None
-        local = LocalProblem(staged, at, warm=active, regularisation=REGULARISATION)
+        local = local_problem(staged, at, warm=active, regularisation=REGULARISATION)
         if not local.finite:
             return None
         step = local.direction()
@@ -267,7 +268,7 @@ class Tracer:
             local, missing, rest = near.local.moved(moved, there), near.step.decrease, near.step.dv
             rows = near.step.residuals
         else:
-            local, missing, rest = LocalProblem(moved, there, regularisation=REGULARISATION), 0.0, np.zeros(v.size)
+            local, missing, rest = local_problem(moved, there, regularisation=REGULARISATION), 0.0, np.zeros(v.size)
             rows = local.condensed.u
         if not local.finite:
             return Status.LINEAR_ALGEBRA_FAILED
