@@ -38,7 +38,7 @@ import scipy
 
 from castfit._support.sparse_rows import SparseRows
 from castfit.solve.block_pivoting import boxed, with_held
-from castfit.solve.matrices import FEW, triangle
+from castfit.solve.matrices import FEW, positive_solution, triangle
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask, Signs
@@ -397,7 +397,7 @@ def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows
         np.add.at(S, (K.row, K.column), K.entry)
         for at, block in zip(columns, blocks, strict=True):
             S[np.ix_(at, at)] += block
-        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(S), b) if n else b
+        return positive_solution(S, b) if n else b
     row = np.concatenate([np.arange(n), K.row, *(np.repeat(at, at.size) for at in columns)])
     column = np.concatenate([np.arange(n), K.column, *(np.tile(at, at.size) for at in columns)])
     entry = np.concatenate([diagonal, K.entry, *(block.ravel() for block in blocks)])

@@ -28,9 +28,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import scipy
 
 from castfit.solve.bounded_lsq import bounded_lsq
+from castfit.solve.matrices import positive_solution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask, Signs
 
 
-_LAPACK: Any = scipy.linalg.lapack
-_POSV = _LAPACK.dposv
 _ROUNDS = 6
 _PATIENCE = 3  # rounds in which the number of wrong variables need not fall
 _ROUNDING = 1e-12  # of its terms: a gradient as small as that pulls nothing
@@ -63,7 +61,7 @@ def lowest_in_box(
         free = (side == 0).nonzero()[0]
         x = np.where(side < 0, lower, np.where(side > 0, upper, 0.0))
         if free.size:
-            x[free] = _solved(H, free, -(c[free] + H[free] @ x))
+            x[free] = positive_solution(H[free[:, None], free], -(c[free] + H[free] @ x))
         gradient = c + H @ x
         slack = _ROUNDING * (terms + size @ np.abs(x))
         outside = (x < lower) | (x > upper)
@@ -91,7 +89,7 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array) -> Array:
     for _ in range(_STEPS * c.size):
         free = (~held).nonzero()[0]
         if free.size:
-            step = _solved(H, free, -(c + H @ x)[free])
+            step = positive_solution(H[free[:, None], free], -(c + H @ x)[free])
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 room = np.where(step > 0, (upper[free] - x[free]) / step, (lower[free] - x[free]) / step)
             room = np.where(step == 0.0, np.inf, room)
@@ -109,13 +107,6 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array) -> Array:
             break
         held[j] = False
     return np.clip(x, lower, upper)
-
-
-def _solved(H: Array, some: NDArray[np.intp], b: Array) -> Array:
-    _, x, info = _POSV(H[some[:, None], some], b)
-    if info != 0:
-        raise np.linalg.LinAlgError("the matrix is not positive definite")
-    return x
 
 
 def ends_of(x: Array, lower: Array, upper: Array) -> Signs:

@@ -116,7 +116,7 @@ def bounded_lsq(
     """
     of, given = (E, E.R) if isinstance(E, Tall) else (None, E)
     n = given.shape[1]
-    rows = rows or LinearConstraints.none(n)
+    rows = LinearConstraints.none(n) if rows is None else rows
     lower = -np.inf * np.ones(n) if lower is None else lower
     upper = np.inf * np.ones(n) if upper is None else upper
     D = column_scale(given) if scale is None else scale
@@ -351,19 +351,18 @@ class _WorkingSet:
         if self.b.size == 0:
             return target, self.b
         Q_1, _, R = self.factors
-        y, multipliers = target, np.zeros(self.b.size)
-        for _ in range(2):
-            y = y + Q_1 @ triangular_solution(R, self.b - self.N.T @ y, transposed=True)
-        for _ in range(2):
-            multipliers = multipliers + triangular_solution(R, Q_1.T @ (y - target - self.N @ multipliers))
-        return y, multipliers
+        along = triangular_solution(R, self.b - target @ self.N, transposed=True)
+        y, multipliers = target + Q_1 @ along, triangular_solution(R, along)
+        y = y + Q_1 @ triangular_solution(R, self.b - y @ self.N, transposed=True)
+        left = y - target - self.N @ multipliers
+        return y, multipliers + triangular_solution(R, left @ Q_1)
 
     def split(self, a: Array) -> tuple[Array, Array]:
         """Return z and r with a = z + N r and N^T z = 0."""
         if self.b.size == 0:
             return a, self.b
         Q_1, Q_2, R = self.factors
-        return Q_2 @ (Q_2.T @ a), triangular_solution(R, Q_1.T @ a)
+        return Q_2 @ (a @ Q_2), triangular_solution(R, a @ Q_1)
 
     def extended(self, new: _HalfSpace) -> _WorkingSet:
         return _WorkingSet(
@@ -379,9 +378,9 @@ class _WorkingSet:
 
 def _independent(N: Array, rounding: Array) -> Index:
     """Return the columns of N (f, q) that do not depend on those before them, up to rounding (q,)."""
-    kept = np.arange(N.shape[1])
+    kept: Index = np.arange(N.shape[1], dtype=np.intp)
     while True:
-        some = kept[: N.shape[0]]
+        some: Index = kept[: N.shape[0]]
         left = np.abs(np.diagonal(upper_factor(N[:, some])))  # of each column outside the span of those before
         lost = np.flatnonzero(left <= rounding[some])
         if not lost.size:
@@ -439,12 +438,21 @@ class _HalfSpaces:
         by_y *= -sign * depends
         return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), length(self.rounding[depends]))
 
-    def excess(self, y: Array) -> tuple[Array, Array]:
-        """Return by how much more than rounding every constraint is violated, and at which bound."""
+    def worst(self, y: Array, settled: Mask, members: Index) -> tuple[int, float] | None:
+        """Return which constraint is violated most beyond rounding, and at which bound; None if none is.
+
+        Members of the working set, and what is settled, are not looked at.
+        """
         given, xi = self.constraints, self.xi(y)
-        value, slack = given.A @ xi, self.soft * y[-1]
+        if not given.size.size:
+            return None
+        value = given.A @ xi
         below, above = given.lower - value, value - given.upper
-        return np.maximum(below, above) - slack - self.tolerance(ROUNDING, xi), np.where(above > below, 1.0, -1.0)
+        excess = np.maximum(below, above)
+        excess -= self.soft * y[-1] + self.tolerance(ROUNDING, xi)
+        excess[settled] = excess[members] = -np.inf
+        i = int(excess.argmax())
+        return None if excess[i] <= 0 else (i, 1.0 if above[i] > below[i] else -1.0)
 
     def tolerance(self, relative: float, xi: Array) -> Array:
         """Return, per constraint, a violation of the given size relative to its terms."""
@@ -474,12 +482,10 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
     settled = np.zeros(len(spaces.soft), dtype=bool)  # violated by rounding only, and dependent on the working set
     feasible, iterations = True, 0
     while feasible and iterations < limit:
-        excess, signs = spaces.excess(y)
-        excess[settled] = excess[working.members] = -np.inf
-        worst = int(excess.argmax()) if excess.size else -1
-        if worst < 0 or excess[worst] <= 0:
+        worst = spaces.worst(y, settled, working.members)
+        if worst is None:
             break
-        new = spaces.half_space(worst, float(signs[worst]))
+        new = spaces.half_space(*worst)
         while True:
             iterations += 1
             z, r = working.split(new.a)
@@ -489,7 +495,8 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
             to_sign_change = np.divide(left, r, out=np.full_like(r, np.inf), where=r > 0)
             step = min(to_constraint, to_sign_change.min(initial=np.inf))
             if step == np.inf:
-                feasible = settled[worst] = missing <= spaces.tolerance(CONTRADICTION, spaces.xi(y))[worst]
+                i = new.member
+                feasible = settled[i] = missing <= spaces.tolerance(CONTRADICTION, spaces.xi(y))[i]
                 break
             y = y + step * z if independent else y
             if step == to_constraint:

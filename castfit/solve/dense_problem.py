@@ -34,7 +34,13 @@ def local_problem(
 class DenseProblem(LocalProblem):
     """A staged problem of few variables, all of them theta, linearized at a point."""
 
-    _eliminates, _alone = False, True
+    @cached_property
+    def _eliminates(self) -> bool:
+        return False
+
+    @property
+    def _alone(self) -> bool:
+        return True
 
     @cached_property
     def _E(self) -> Array:

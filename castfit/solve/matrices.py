@@ -35,7 +35,7 @@ NULL_STIFFNESS = 1e-7
 
 _LAPACK: Any = scipy.linalg.lapack
 _GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
-_GETRF, _GETRS, _GESDD = _LAPACK.dgetrf, _LAPACK.dgetrs, _LAPACK.dgesdd
+_GETRF, _GETRS, _GESDD, _POSV = _LAPACK.dgetrf, _LAPACK.dgetrs, _LAPACK.dgesdd, _LAPACK.dposv
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,14 @@ def triangular_solution(R: Array, b: Array, *, transposed: bool = False) -> Arra
     x, info = _TRTRS(R, b, trans=int(transposed))
     if info != 0:
         raise np.linalg.LinAlgError("Singular matrix")
+    return x
+
+
+def positive_solution(H: Array, b: Array) -> Array:
+    """Return x of  H x = b;  LinAlgError if H (n, n), of which the upper triangle is read, is not positive definite."""
+    _, x, info = _POSV(H, b)
+    if info != 0 or not np.isfinite(x).all():
+        raise np.linalg.LinAlgError("Matrix is not positive definite")
     return x
 
 

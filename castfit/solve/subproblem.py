@@ -210,7 +210,8 @@ class LocalProblem:
         if damping is not None:
             extra = np.concatenate([self._singular[0], np.diag(damping)])
             held = Tall(np.concatenate([tall.R, extra]))
-        return np.concatenate([tall.seen(u), np.zeros(held.m - len(tall.R))]), held
+        seen, more = tall.seen(u), held.m - len(tall.R)
+        return np.concatenate([seen, np.zeros(more)]) if more else seen, held
 
     @cached_property
     def _held(self) -> Tall:
@@ -309,7 +310,7 @@ class LocalProblem:
     def _finite(self) -> bool:
         of = self.condensed
         numbers = [*of.rows.blocks, of.rows.tail.entry, *of.closure.blocks, *(part.G for part in of.chains)]
-        numbers += [of.path.taken(self._path)] if self._path.size else []
+        numbers += [self._path_rows] if self._path.size else []
         return self._constants_finite(of) and moderate(numbers)
 
     def direction(self, *, damping: Array | None = None) -> Step:
@@ -387,6 +388,11 @@ class LocalProblem:
         lower, upper = self.staged.layout.path_limits
         return np.flatnonzero(np.isfinite(lower) | np.isfinite(upper))
 
+    @cached_property
+    def _path_rows(self) -> Array:
+        """Derivatives of these by the unknowns, which are the same in corrections."""
+        return self.condensed.path.taken(self._path)
+
     def _constants_finite(self, of: Condensed) -> bool:
         return moderate([of.u, of.e, of.c[self._path], *(block for part in of.chains for block in (part.g, part.h))])
 
@@ -427,7 +433,8 @@ class LocalProblem:
         dense = None if self._eliminates else self._factored(condensed.u, damping)
         while True:
             path = self._path if dense is not None else self._of_border(self._arrow(tied), tied)
-            rows, places = _rows(staged, condensed, lower, upper, chosen, path)
+            slopes = self._path_rows if path is self._path else condensed.path.taken(path)
+            rows, places = _rows(staged, condensed, lower, upper, chosen, path, slopes)
             of_places, of_path = slice(places.size), slice(places.size, places.size + path.size)
             guess, guess_rows = active.variables[condensed.positions], np.zeros(of_path.stop + n_e, dtype=np.int8)
             guess_rows[of_places], guess_rows[of_path] = active.variables[places], active.path[path]
@@ -631,8 +638,9 @@ def _rows(
     upper: Array,
     chosen: NDArray[np.bool_],
     path: Index,
+    slopes: Array,
 ) -> tuple[LinearConstraints, Index]:
-    """Write bounds of the chosen nodes and inner variables, chosen path constraints and closure as rows.
+    """Write bounds of the chosen nodes and inner variables, path constraints with their slopes, and closure as rows.
 
     Also returns the positions in v of the first kind, in the order of their rows.
     """
@@ -654,7 +662,7 @@ def _rows(
             parts.append((offset[real], wide, lower[at], upper[at]))
             places.append(at)
     low, high = staged.layout.path_limits
-    parts.append((condensed.c[path], condensed.path.taken(path), low[path], high[path]))
+    parts.append((condensed.c[path], slopes, low[path], high[path]))
     zero = np.zeros(condensed.e.size)
     parts.append((condensed.e, condensed.F, zero, zero))
     g, G, low, high = (np.concatenate([p[i] for p in parts]) for i in range(4))
