@@ -489,10 +489,11 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
         while True:
             iterations += 1
             z, r = working.split(new.a)
-            independent, missing = length(z) > new.rounding, new.b - new.a @ y
-            to_constraint = max(missing, 0.0) / (z @ z) if independent else np.inf
-            left = np.maximum(multipliers, 0) + _rounding(multipliers)
-            to_sign_change = np.divide(left, r, out=np.full_like(r, np.inf), where=r > 0)
+            square, missing = float(z @ z), new.b - float(new.a @ y)
+            independent = sqrt(square) > new.rounding
+            to_constraint = max(missing, 0.0) / square if independent else np.inf
+            left, to_sign_change = np.maximum(multipliers, 0) + _rounding(multipliers), np.inf * np.ones(r.size)
+            np.divide(left, r, out=to_sign_change, where=r > 0)
             step = min(to_constraint, to_sign_change.min(initial=np.inf))
             if step == np.inf:
                 i = new.member
