@@ -492,9 +492,10 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
             square, missing = float(z @ z), new.b - float(new.a @ y)
             independent = sqrt(square) > new.rounding
             to_constraint = max(missing, 0.0) / square if independent else np.inf
-            left, to_sign_change = np.maximum(multipliers, 0) + _rounding(multipliers), np.inf * np.ones(r.size)
+            left = np.maximum(multipliers, 0) + _rounding(multipliers)
+            to_sign_change: Array = np.inf * np.ones(r.size)
             np.divide(left, r, out=to_sign_change, where=r > 0)
-            step = min(to_constraint, to_sign_change.min(initial=np.inf))
+            step = min(to_constraint, float(to_sign_change.min(initial=np.inf)))
             if step == np.inf:
                 i = new.member
                 feasible = settled[i] = missing <= spaces.tolerance(CONTRADICTION, spaces.xi(y))[i]
