@@ -17,11 +17,11 @@ from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, objective_function, verify
 from castfit.problem.constraints import ALONG
 from castfit.simulate.simulate import Nodes, SimulationError, trace
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.residual_plausibility import beyond_noise, suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.staged import violated
 from castfit.solve.stationarity import finished, still_falls
+from castfit.solve.subproblem import local_problem
 
 if TYPE_CHECKING:
     from castfit.fit.choice import Choice

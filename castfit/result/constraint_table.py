@@ -20,8 +20,8 @@ import numpy as np
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import aligned
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.staged import Linearization, StagedProblem
+from castfit.solve.subproblem import local_problem
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

@@ -24,7 +24,6 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.homotopy import HELD_BACK, Course, GaussNewtonState, Progress, unevaluable, within_bounds
 from castfit.solve.residual_plausibility import size_square
@@ -46,7 +45,7 @@ from castfit.solve.step_control import (
     NaturalLevel,
     StepControl,
 )
-from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, small
+from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, local_problem, small
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Evaluation

@@ -45,7 +45,6 @@ from castfit.solve.assembly import (
     squares_blocks,
 )
 from castfit.solve.condensing import condense
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import from_gradients
 from castfit.solve.residual_plausibility import assumed_sigma
@@ -62,7 +61,7 @@ from castfit.solve.staged import (
     half_square_in_units,
     weighted_squares,
 )
-from castfit.solve.subproblem import GAP, Step, active_bounds, small
+from castfit.solve.subproblem import GAP, Step, active_bounds, local_problem, small
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -28,14 +28,13 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Stopped, watched
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import collected, products_along, unit_directions
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.staged import Jacobians, Linearization, MatchingProducts, StagedProblem, weighted_squares
 from castfit.solve.step_control.common import Advance, LineSearch
 from castfit.solve.step_control.exact_penalty import ExactPenalty
-from castfit.solve.subproblem import GAP, ActiveSet, Step, active_bounds, small
+from castfit.solve.subproblem import GAP, ActiveSet, Step, active_bounds, local_problem, small
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

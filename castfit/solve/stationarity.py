@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.residual_plausibility import size_square
-from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, small, units_of_search
+from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, local_problem, small, units_of_search
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

@@ -12,8 +12,7 @@ import castfit as cf
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.esdirk_binding import obstacle
 from castfit.problem.compiled_problem import Posed
-from castfit.solve.dense_problem import DenseProblem, local_problem
-from castfit.solve.subproblem import LocalProblem
+from castfit.solve.subproblem import DenseProblem, LocalProblem, local_problem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything

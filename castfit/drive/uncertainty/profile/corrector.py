@@ -38,14 +38,13 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.fit.verification import verify
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import residuals
-from castfit.solve.dense_problem import local_problem
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
 from castfit.solve.solution import Control, Ledger, Solution, infeasibility
 from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import LineSearch
-from castfit.solve.subproblem import GAP, LocalProblem, Step, small
+from castfit.solve.subproblem import GAP, LocalProblem, Step, local_problem, small
 from castfit.transcribe.single_shooting import SingleShooting
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
