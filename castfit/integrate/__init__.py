@@ -4,7 +4,7 @@ In flow lanes: initial value problems of one model over one grid of relative tim
 and directions.  Out flow states, their forward or adjoint sensitivities, and for each lane that failed why.  Read first
 lanes.py, the contract, then integrator.py; the compiled methods, ESDIRK and an explicit pair, are esdirk.py (tables),
 esdirk.c (steps) and esdirk_binding.py (the call).  trajectories.py and triggers.py integrate one experiment from node
-to node.
+to node; where triggers pass zero crossings.py proves, from dense_output.py and intervals.py.
 """
 
 from castfit.integrate.integrator import Integrator

@@ -181,6 +181,29 @@ class StoredSteps:
         """How many steps of each lane are here, (L,), -1 where there was no room."""
         return self.held[1][1:-1:2]
 
+    def of_only_lane(self) -> tuple[Array, Array, Array, Array, Array] | None:
+        """Return what the continuous extension of k steps is made of, of one lane; None where there was no room.
+
+        Times between steps in relative time (k + 1,), states at their begin (k, n), algebraic ones with them, rates at
+        both ends, and  sum_j d_j K_j.
+        """
+        pool, (begin, count, _) = self.held[0], self.held[1].tolist()
+        if count <= 0:
+            return None
+        model, _, method, pair, _ = self._how
+        n, stages = model.n_x + model.n_z, max(method.stages, 0 if pair is None else pair.stages)
+        size = _HEAD + (stages + 1) * n
+        steps = pool[begin : begin + count * size].reshape(count, size)
+        times = np.append(steps[:, 0], steps[-1, 2])
+        y, k = steps[:, _HEAD : _HEAD + n].copy(), steps[:, _HEAD + n :].reshape(count, stages, n)
+        explicit = steps[:, 5] != 0.0
+        last, bends = np.empty_like(y), np.empty_like(y)
+        for of, which in ((method, ~explicit), (pair or method, explicit)):
+            if which.any():
+                last[which] = k[which, of.stages - 1]
+                bends[which] = np.einsum("j,kjn->kn", of.dense, k[which, : of.stages])
+        return times, y, k[:, 0].copy(), last, bends
+
     def give_up(self) -> None:
         """Let others have the room: who would follow these steps has to integrate again."""
         self.held = np.empty(0), np.full_like(self.held[1], -1)

@@ -1,8 +1,9 @@
 """Events that states trigger: when an expression of them passes zero, or a condition becomes true.
 
-Their times are found by integrating from event to event in small steps, watching signs: of the expression, or of the
-differences in the condition (castfit.model.comparisons).  Where one changes, or where it turns back before zero
-between two steps, the time is located by bracketing.  They stand then among the times of the schedule like any other.
+Their times are found by integrating from event to event, watching signs: of the expression, or of the differences in
+the condition (castfit.model.comparisons).  Where one may change, inside of steps too, is proved from bounds
+(castfit.integrate.crossings); the time is located by bracketing, and corrected by integrating up to it.
+They stand then among the times of the schedule like any other.
 How they move follows from where they are reached, with f the rates before the event,
 
     g(T, x(T), u(T), c) = 0    =>    dT = -(g_x dx + g_c dc) / (g_t + g_u u' + g_x f)
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
+from castfit.integrate.crossings import Differences
+from castfit.integrate.dense_output import DenseOutput, dense_output
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics
@@ -36,18 +39,27 @@ from castfit.problem.event_schedule import StateChange, Timetable, Trigger
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from castfit._support.arrays import Array, Index
+    from castfit._support.arrays import Array, Index, Mask
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.parameter_map import Natural
 
-_STEPS = 200  # in which an experiment is watched
-_AHEAD = 32  # of them are integrated at once
+_STEPS = 200  # usual steps of an experiment ...
+_AHEAD = 32  # ... of which so many are integrated at once, ...
+_BEYOND = 4.0  # ... or so many times the time to the last event, where these follow each other faster, ...
+_LEAST = 1 / 64  # ... but not less than this part of one
+_PARTS = 2**10  # of what is integrated at once: where that fails, its beginning may do
+_CORRECTIONS = 6  # of a time that was located on polynomials ...
+_OFF = 1e-2  # ... by this part of a step at most
 _HALVINGS = 40  # to find where an expression turns back
-_TINY = 1e-13  # of a step: how exactly a time is located
+_TINY = 1e-13  # of a step: how exactly a time is located ...
+_LOCATED = 1e-6  # ... or before it is corrected
 _ERRORS = 10.0  # times the tolerance of integration: differences that stay so small do not pass zero
 _SAME = 1e-11  # of a step: what passes zero within it does so at once
+
+
+_DIFFERENCES: dict[int, tuple[Differences, StateChange]] = {}
 
 
 def triggered(
@@ -74,17 +86,13 @@ def triggered(
     return replace(at, e=watch.e)
 
 
-class _Stopped(Exception):
-    """The integration stopped."""
-
-
 class _Exhausted(Exception):
     """An event happened more often than it may."""
 
 
 @dataclass(frozen=True)
 class _Zero:
-    """A difference passes zero: when, since the step began, that of which trigger, and its sign afterwards."""
+    """A difference passes zero: when, that of which trigger, and its sign afterwards."""
 
     time: float
     trigger: int
@@ -101,32 +109,31 @@ class _Step:
     x: Array
     z: Array
     p: Array
-    known: dict[float, tuple[Array, Array] | None] = field(default_factory=dict[float, Any], init=False)
 
-    def to(self, s: float) -> tuple[Array, Array] | None:
-        """Return the states (x, z) a time s later; None if integration fails."""
-        if s == 0.0:
+    def to(self, time: float) -> tuple[Array, Array] | None:
+        """Return the states (x, z) at a later time; None if integration fails."""
+        if time == self.t:
             return self.x, self.z
-        if s not in self.known:  # several triggers look at the same times
-            found = self.through(s, 1)
-            self.known[s] = None if found is None else (found[1][-1], found[2][-1])
-        return self.known[s]
+        found = integrator_of(self.watch.model, [1.0], self.watch.options).values(self._lanes(time))
+        return None if found.failures else (found.x[0, -1], found.z[0, -1])
 
-    def through(self, s: float, n: int) -> tuple[Array, Array, Array] | None:
-        """Return times (n,), and states (n, n_x), (n, n_z) at the ends of n equal parts of the time up to s later."""
-        watch, grid = self.watch, np.arange(1, n + 1) / n
-        times = self.t + s * grid
-        lanes = Lanes(
+    def dense(self, time: float) -> DenseOutput | None:
+        """Return the states up to a later time, as polynomials; None if integration fails."""
+        watch = self.watch
+        least = max(1, int(np.ceil((time - self.t) / watch.usual)))
+        least = 1 << (least - 1).bit_length()  # few integrators are built
+        return dense_output(watch.model, watch.options, self._lanes(time), least, watch.cubics)
+
+    def _lanes(self, time: float) -> Lanes:
+        return Lanes(
             start=np.array([self.t]),
-            duration=np.array([s]),
+            duration=np.array([time - self.t]),
             x0=self.x[None],
             p=self.p[None],
-            u=input_cubics(watch.condition.inputs, np.append(self.t, times))[None],
+            u=self.watch.cubics(np.array([self.t, time]))[None],
             z0=self.z[None],
-            unit=watch.unit[None],
+            unit=self.watch.unit[None],
         )
-        found = integrator_of(watch.model, grid, watch.options).values(lanes)
-        return None if found.failures else (times, found.x[0], found.z[0])
 
 
 @dataclass
@@ -157,7 +164,8 @@ class _TriggerWatch:
         """Go through the experiment, and set the times of triggered events in e."""
         table = Timetable.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
         t, x, z = self.condition.start, self.at.a, self.condition.z_guess
-        done, h = table.done(t, 0.0, at_start=True), (self.end - t) / _STEPS
+        done, most = table.done(t, 0.0, at_start=True), _AHEAD * self.usual
+        ahead = most
         marks = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
         if self.nodes is not None:
             marks, x = np.append(marks, self.nodes[0]), self.nodes[1][0]
@@ -179,12 +187,15 @@ class _TriggerWatch:
             x = self._happen(due, t, x)  # after what is known, as everywhere
             if t >= self.end:
                 return
-            b = float(min(t + _AHEAD * h, marks[np.searchsorted(marks, t, side="right")]))
-            reached = self._first(_Step(self, t, x, z, table.p[done]), b, h)
+            b = float(min(t + ahead, marks[np.searchsorted(marks, t, side="right")]))
+            reached = self._first(_Step(self, t, x, z, table.p[done]), b)
             if reached is None:  # the integration itself will say why
                 return
-            passed, t, x, z = reached
+            passed, there, x, z = reached
             due = self._passed(passed)
+            # What lies behind an event was integrated in vain.
+            ahead = min(most, max(_BEYOND * (there - t if due else ahead), _LEAST * self.usual))
+            t = there
 
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
         """See where conditions are true, but for those that are due."""
@@ -294,70 +305,97 @@ class _TriggerWatch:
 
     # Where differences pass zero
 
-    def _first(self, step: _Step, b: float, h: float) -> tuple[list[_Zero], float, Array, Array] | None:
+    def _first(self, step: _Step, b: float) -> tuple[list[_Zero], float, Array, Array] | None:
         """Return what passes zero first in (t, b], its time or b, and the states there; None if integration fails.
 
-        Signs are looked at every h or oftener, or, where integration fails before b, up to where it does.
+        Where integration fails before b, up to where it does.
         """
-        count = int(2 ** np.ceil(np.log2(max((b - step.t) / h, 1.0) * (1.0 - _TINY))))  # few integrators are built
-        while (path := step.through(b - step.t, count)) is None:
-            if count == 1:
+        shortest = (b - step.t) / _PARTS
+        while (dense := step.dense(b)) is None:
+            if b - step.t <= shortest:
                 return None
-            count //= 2
             b = step.t + 0.5 * (b - step.t)
-        times = path[0]
-        times[-1] = b
-        before = self._every_rate(step, step.t, step.x, step.z)
-        for t, x, z in zip(times.tolist(), *path[1:], strict=True):
-            after = self._every_rate(step, t, x, z)
-            zeros = self._zeros(step, t, before, after)
-            if zeros is None:
-                return None
+        dense.times[-1] = b
+        at = self._together.evaluate(step.t, step.x, self._inputs(step.t)[0], self.e[self._rows])
+        noise = np.abs(at[1][:, 1 : 1 + step.x.size]) @ self._noise
+        found = self._differences.suspects(
+            dense, self.cubics(dense.times), self.e[self._rows], at, np.concatenate(self.signs), noise
+        )
+        for begin, end in found.intervals.tolist():
+            zeros = self._zeros(dense, begin, end)
             if zeros:
-                first = min(zero.time for zero in zeros)
-                reached = step.to(first)
-                if reached is None:
-                    return None
-                at_once = [zero for zero in zeros if zero.time <= first + _SAME * (t - step.t)]
-                return at_once, step.t + first, *reached
-            step, before = replace(step, t=t, x=x, z=z), after
-        return [], b, step.x, step.z
+                return self._at_once(step, dense, zeros)
+        if not step.t < found.end < b:
+            return [], b, dense.x[-1], dense.z[-1]
+        return [], found.end, dense.at(found.end)[0], dense.z[dense.part(found.end)]
 
-    def _zeros(
-        self, step: _Step, b: float, before: tuple[Array, Array, Array], after: tuple[Array, Array, Array]
-    ) -> list[_Zero] | None:
-        """Return the first zeros of all differences in (t, b], of which rates at both ends are known."""
-        g0, rate0, by_x = before
-        g1, rate1, _ = after
-        signs = np.concatenate(self.signs)
+    def _at_once(
+        self, step: _Step, dense: DenseOutput, zeros: Sequence[_Zero]
+    ) -> tuple[list[_Zero], float, Array, Array] | None:
+        """Return the first of some zeros, with others at its time, that time and the states there.
+
+        It is located on polynomials, and then moved to where it is by integration.
+        """
+        first = min(zeros, key=lambda zero: zero.time)
+        time, k = first.time, dense.part(first.time)
+        row = self._of[first.trigger].start + first.row
+        node = step if k == 0 else replace(step, t=float(dense.times[k]), x=dense.x[k], z=dense.z[k])
+        width = float(dense.times[k + 1] - dense.times[k])
+        rests, reached = dense.rests(k), (node.x, node.z)
+        for _ in range(_CORRECTIONS):
+            if not rests:
+                there = node.to(time)
+                if there is None:
+                    return None
+                reached = there
+            g, rates, _ = self._every_rate(dense, time, reached[0])
+            off = -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
+            if abs(off) > _OFF * width:
+                break
+            time = max(time + off, node.t)
+            if abs(off) <= _TINY * min(width, self.usual):  # the states are those of so much earlier or later
+                break
+        g, rates, _ = self._every_rate(dense, time, reached[0])
+        near: Mask = np.abs(g) <= np.abs(rates) * _SAME * self.usual
+        at_once = [
+            zero
+            for zero in zeros
+            if zero is first
+            or zero.time <= first.time + _SAME * self.usual
+            or (zero.time <= first.time + _OFF * width and near[self._of[zero.trigger].start + zero.row])
+        ]
+        return at_once, time, *reached
+
+    def _zeros(self, dense: DenseOutput, a: float, b: float) -> list[_Zero]:
+        """Return the first zeros of all differences in (a, b]."""
+        g0, rate0, by_x = self._every_rate(dense, a)
+        g1, rate1, _ = self._every_rate(dense, b)
+        signs, same = np.concatenate(self.signs), _SAME * self.usual
         resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
         turns = (signs * rate0 < 0) & (signs * rate1 > 0)
-        stays = (signs * g1 > np.maximum(-signs * rate1 * _SAME * (b - step.t), 0.0)) & ~turns
+        stays = (signs * g1 > np.maximum(-signs * rate1 * same, 0.0)) & ~turns
         zeros: list[_Zero] = []
-        try:
-            for k in np.flatnonzero(~(resting | stays)).tolist():
-                i = int(self._owner[k])
-                row, sign = k - self._of[i].start, float(signs[k])
-                ends = (float(g0[k]), float(rate0[k]), float(g1[k]), float(rate1[k]))
-                if 0.0 < sign * ends[2] <= -sign * ends[3] * _SAME * (b - step.t):
-                    zeros.append(_Zero(b - step.t, i, row, -sign))  # with what passes zero right here
-                    continue
-                zero = _search(self._along(step, i, row), sign, b - step.t, *ends)
-                if zero is not None:
-                    zeros.append(_Zero(zero[0], i, row, zero[1]))
-        except _Stopped:
-            return None
+        for k in np.flatnonzero(~(resting | stays)).tolist():
+            i = int(self._owner[k])
+            row, sign = k - self._of[i].start, float(signs[k])
+            ends = (float(g0[k]), float(rate0[k]), float(g1[k]), float(rate1[k]))
+            if 0.0 < sign * ends[2] <= -sign * ends[3] * same:
+                zeros.append(_Zero(b, i, row, -sign))  # with what passes zero right here
+                continue
+            exact = _LOCATED if self._differences.smooth[k] else _TINY
+            zero = _search(self._along(dense, a, i, row), sign, b - a, *ends, exact)
+            if zero is not None:
+                zeros.append(_Zero(a + zero[0], i, row, zero[1]))
         return zeros
 
-    def _along(self, step: _Step, i: int, row: int) -> Callable[[float], tuple[float, Callable[[], float]]]:
-        """Return a difference as a function of the time since t, with its rate."""
+    def _along(
+        self, dense: DenseOutput, a: float, i: int, row: int
+    ) -> Callable[[float], tuple[float, Callable[[], float]]]:
+        """Return a difference as a function of the time since a, with its rate."""
 
         def at(s: float) -> tuple[float, Callable[[], float]]:
-            reached = step.to(s)
-            if reached is None:
-                raise _Stopped
-            g = self._values(i, step.t + s, reached[0])
-            return float(g[row]), lambda: float(self._every_rate(step, step.t + s, *reached)[1][self._of[i]][row])
+            g = self._values(i, a + s, dense.at(a + s)[0])
+            return float(g[row]), lambda: float(self._every_rate(dense, a + s)[1][self._of[i]][row])
 
         return at
 
@@ -388,15 +426,32 @@ class _TriggerWatch:
         """Which trigger each difference belongs to."""
         return np.repeat(np.arange(len(self._of)), [of.stop - of.start for of in self._of])
 
-    def _every_rate(self, step: _Step, t: float, x: Array, z: Array) -> tuple[Array, Array, Array]:
-        """Return differences of all triggers, how fast they change, and their derivatives by states."""
-        u, du = self._inputs(t)
-        graph: Any = integrator_of(self.model, [1.0], self.options).graph
-        f = np.asarray(graph(t, x, z, step.p, u)[0], dtype=float).ravel()
-        g, found = self._together.evaluate(t, x, u, self.e[self._rows])
-        by_x = found[:, 1 : 1 + x.size]
-        rates = found[:, 0] + by_x @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du
+    def _every_rate(self, dense: DenseOutput, t: float, x: Array | None = None) -> tuple[Array, Array, Array]:
+        """Return differences of all triggers, how fast they change, and their derivatives by states.
+
+        The states are those of the polynomials, or x; they change as the polynomials do.
+        """
+        (u, du), (there, f) = self._inputs(t), dense.at(t)
+        g, found = self._together.evaluate(t, there if x is None else x, u, self.e[self._rows])
+        by_x = found[:, 1 : 1 + f.size]
+        rates = found[:, 0] + by_x @ f + found[:, 1 + f.size : 1 + f.size + u.size] @ du
         return g, rates, by_x
+
+    @cached_property
+    def _differences(self) -> Differences:
+        key = id(self._together)
+        if key not in _DIFFERENCES:
+            _DIFFERENCES[key] = Differences(self._together), self._together
+        return _DIFFERENCES[key][0]
+
+    @cached_property
+    def usual(self) -> float:
+        """A time that is short beside the experiment's."""
+        return (self.end - self.condition.start) / _STEPS
+
+    def cubics(self, times: Array) -> Array:
+        """Return the inputs between times (m + 1,) as local cubics, (m, n_u, 4)."""
+        return input_cubics(self.condition.inputs, times)
 
     @cached_property
     def _noise(self) -> Array:
@@ -425,10 +480,11 @@ def _search(
     rate0: float,
     g1: float,
     rate1: float,
+    exact: float = _TINY,
 ) -> tuple[float, float] | None:
     """Return when a difference first leaves its sign in (0, right], and its sign then; None if it does not.
 
-    g0, rate0, g1, rate1 are the difference and its rate at both ends.
+    g0, rate0, g1, rate1 are the difference and its rate at both ends; it is located to `exact` of the time.
     """
     known: dict[float, float] = {}
 
@@ -458,7 +514,7 @@ def _search(
         return _border(value, low, right, 0.0, lambda g: sign * g > 0)[1:]  # it leaves its sign as by a jump
     if sign * value(right) >= 0:  # integrated by itself this step ends before zero, by less than its errors
         return right, -sign
-    root: Any = scipy.optimize.brentq(value, low, right, xtol=_TINY * right)
+    root: Any = scipy.optimize.brentq(value, low, right, xtol=exact * right)
     return float(root), -sign
 
 

@@ -28,15 +28,10 @@ from castfit.formats.sbml.document import Happening
 from castfit.formats.sbml.formulas import truth
 from castfit.formats.sbml.values import SbmlValues
 from castfit.formats.sbml.waiting_events import EventLimits, WatchedEvent, watched_events
+from castfit.integrate.intervals import jumps
 from castfit.model.comparisons import Comparisons
 from castfit.model.delay import substituted
 from castfit.model.model import Model
-
-_JUMPS = {
-    *(ca.OP_FLOOR, ca.OP_CEIL, ca.OP_SIGN, ca.OP_FMOD, ca.OP_REMAINDER, ca.OP_IF_ELSE_ZERO, ca.OP_NOT, ca.OP_AND),
-    *(ca.OP_OR, ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE),
-}
-"""Operations whose values jump."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +133,10 @@ def _number(values: SbmlValues, time: ca.SX) -> float:
 
 def _slope(values: SbmlValues, g: ca.SX) -> float | None:
     """Return how fast a difference changes that is linear in time, with a number as its slope; None for another one."""
-    if ca.depends_on(g, values.varying) or _has_jumps(g):
+    if ca.depends_on(g, values.varying) or jumps(g):
         return None
     slope = ca.simplify(ca.jacobian(g, values.time))
     return float(slope) if slope.is_constant() and float(slope) != 0.0 else None
-
-
-def _has_jumps(g: ca.SX) -> bool:
-    """Tell whether an expression may jump where its derivative tells nothing of it, as floor(t) does."""
-    function = ca.Function("difference", ca.symvar(g), [g])
-    return any(function.instruction_id(i) in _JUMPS for i in range(function.n_instructions()))
 
 
 def _at_zero(values: SbmlValues, g: ca.SX) -> ca.SX:

@@ -1,0 +1,261 @@
+"""Interval arithmetic: what values an expression may have while its arguments lie in intervals.
+
+Every operation of the expression's graph is carried out on pairs of bounds (Moore, Kearfott, Cloud: Introduction to
+Interval Analysis, 2009, chapters 2 to 5), on many boxes at once.  An interval that does not contain zero proves that
+nothing passes zero there; the bounds are those of exact arithmetic but for rounding.  Operations whose values jump, as
+floor does, are told where they may do so, since a derivative says nothing of them there.  What is not known here may be
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import casadi as ca
+import numpy as np
+from scipy.special import erf
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array, Mask
+
+    Bounds = tuple[Array, Array]
+
+
+class Enclosure:
+    """Bounds of the entries of a column (m,) as a function of arguments (n,)."""
+
+    def __init__(self, arguments: ca.SX, column: ca.SX) -> None:
+        self._function = f = ca.Function("enclosed", [arguments], [ca.densify(column)])
+        self.size = column.numel()
+        self._work = f.sz_w()
+        self._steps = [
+            (f.instruction_id(i), tuple(f.instruction_input(i)), tuple(f.instruction_output(i)))
+            for i in range(f.n_instructions())
+        ]
+        self._constants = {
+            i: f.instruction_constant(i) for i, (op, _, _) in enumerate(self._steps) if op == ca.OP_CONST
+        }
+
+    def __call__(self, low: Array, high: Array) -> tuple[Array, Array, Mask]:
+        """Return bounds (N, m) for arguments between low and high (N, n), and where something may jump, (N,)."""
+        count = low.shape[0]
+        found = np.empty((2, count, self.size))
+        jumps = np.zeros(count, dtype=np.bool_)
+        work: list[Bounds] = [(low[:, 0], low[:, 0])] * self._work if low.shape[1] else [_EMPTY] * self._work
+        with np.errstate(all="ignore"):
+            for i, (op, inputs, outputs) in enumerate(self._steps):
+                if op == ca.OP_CONST:
+                    value = np.full(count, self._constants[i])
+                    work[outputs[0]] = value, value
+                elif op == ca.OP_INPUT:
+                    work[outputs[0]] = low[:, inputs[1]], high[:, inputs[1]]
+                elif op == ca.OP_OUTPUT:
+                    found[0, :, outputs[1]], found[1, :, outputs[1]] = work[inputs[0]]
+                else:
+                    a = work[inputs[0]]
+                    b = work[inputs[1]] if len(inputs) > 1 else a
+                    (lo, hi), jump = _applied(op, a, b)
+                    if jump is not None:
+                        jumps |= jump
+                    none = np.isnan(lo) | np.isnan(hi)
+                    if none.any():
+                        lo, hi = np.where(none, -np.inf, lo), np.where(none, np.inf, hi)
+                    work[outputs[0]] = lo, hi
+        return found[0], found[1], jumps
+
+
+_EMPTY: Bounds = (np.empty(0), np.empty(0))
+
+
+def _applied(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
+    """Return the bounds of an operation, and where it may jump, None for nowhere."""
+    if op in _RISING:
+        f = _RISING[op]
+        return (f(a[0]), f(a[1])), None
+    if op in _PLAIN:
+        return _PLAIN[op](a, b), None
+    if op in _JUMPING:
+        out = _JUMPING[op](a, b)
+        return out, out[0] != out[1]
+    if op in (ca.OP_FMOD, ca.OP_REMAINDER):
+        whole = np.trunc if op == ca.OP_FMOD else np.round
+        q = _divide(a, b)
+        known = (whole(q[0]) == whole(q[1])) & (b[0] == b[1])
+        turns = whole(q[0])
+        rest = _subtract(a, _multiply((turns, turns), b))
+        reach = np.maximum(np.abs(b[0]), np.abs(b[1]))
+        return (np.where(known, rest[0], -reach), np.where(known, rest[1], reach)), ~known
+    if op == ca.OP_COPYSIGN:
+        size, sign = _magnitude(a, a), _JUMPING[ca.OP_SIGN](b, b)
+        return _multiply(size, sign), sign[0] != sign[1]
+    if op == ca.OP_ATAN2:
+        crossing = (a[0] <= 0) & (a[1] >= 0) & (b[0] <= 0)
+        corners = [np.arctan2(y, x) for y in a for x in b]
+        low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
+        return (np.where(crossing, -np.pi, low), np.where(crossing, np.pi, high)), crossing & ~_point(a, b)
+    nowhere = np.full_like(a[0], np.inf)
+    return (-nowhere, nowhere), np.ones(a[0].shape, dtype=np.bool_)
+
+
+def _point(a: Bounds, b: Bounds) -> Mask:
+    return (a[0] == a[1]) & (b[0] == b[1])
+
+
+def _add(a: Bounds, b: Bounds) -> Bounds:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _subtract(a: Bounds, b: Bounds) -> Bounds:
+    return a[0] - b[1], a[1] - b[0]
+
+
+def _multiply(a: Bounds, b: Bounds) -> Bounds:
+    corners = [x * y for x in a for y in b]
+    corners = [np.where(np.isnan(c), 0.0, c) for c in corners]  # nothing times whatever is nothing
+    return np.minimum.reduce(corners), np.maximum.reduce(corners)
+
+
+def _invert(a: Bounds, _: Bounds) -> Bounds:
+    low, high = 1.0 / a[1], 1.0 / a[0]
+    around = (a[0] <= 0) & (a[1] >= 0)
+    return np.where(around, -np.inf, low), np.where(around, np.inf, high)
+
+
+def _divide(a: Bounds, b: Bounds) -> Bounds:
+    exact = _point(a, b)
+    low, high = _multiply(a, _invert(b, b))
+    return np.where(exact, a[0] / b[0], low), np.where(exact, a[0] / b[0], high)
+
+
+def _magnitude(a: Bounds, _: Bounds) -> Bounds:
+    around = (a[0] <= 0) & (a[1] >= 0)
+    one, other = np.abs(a[0]), np.abs(a[1])
+    return np.where(around, 0.0, np.minimum(one, other)), np.maximum(one, other)
+
+
+def _square(a: Bounds, b: Bounds) -> Bounds:
+    low, high = _magnitude(a, b)
+    return low * low, high * high
+
+
+def _even(f: Callable[[Array], Array]) -> Callable[[Bounds, Bounds], Bounds]:
+    """Return the bounds of an even function that rises with the magnitude of its argument."""
+
+    def bounds(a: Bounds, b: Bounds) -> Bounds:
+        low, high = _magnitude(a, b)
+        return f(low), f(high)
+
+    return bounds
+
+
+def _power(a: Bounds, b: Bounds) -> Bounds:
+    """Return the bounds of a^b: of whole powers, else of what has a positive base."""
+    whole = (b[0] == b[1]) & (b[0] == np.round(b[0]))
+    exact = _point(a, b)
+    corners = [x**y for x in a for y in b]
+    low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
+    even = whole & (b[0] % 2 == 0)
+    around = (a[0] <= 0) & (a[1] >= 0)
+    low = np.where(even & around & (b[0] > 0), 0.0, low)
+    pole = around & (b[0] < 0)
+    low, high = np.where(pole, -np.inf, low), np.where(pole, np.inf, high)
+    undefined = ~whole & (a[0] < 0) & ~exact
+    low, high = np.where(undefined, -np.inf, low), np.where(undefined, np.inf, high)
+    return np.where(exact, a[0] ** b[0], low), np.where(exact, a[0] ** b[0], high)
+
+
+def _sine(a: Bounds, _: Bounds) -> Bounds:
+    return _wave(a, np.sin, 0.5 * np.pi)
+
+
+def _cosine(a: Bounds, _: Bounds) -> Bounds:
+    return _wave(a, np.cos, 0.0)
+
+
+def _wave(a: Bounds, f: Callable[[Array], Array], crest: float) -> Bounds:
+    """Return the bounds of a wave with a crest there and every whole turn from it."""
+    one, other = f(a[0]), f(a[1])
+
+    def within(at: float) -> Mask:
+        return np.floor((a[1] - at) / (2 * np.pi)) > np.floor((a[0] - at) / (2 * np.pi))
+
+    low = np.where(within(crest + np.pi), -1.0, np.minimum(one, other))
+    return low, np.where(within(crest), 1.0, np.maximum(one, other))
+
+
+def _tangent(a: Bounds, _: Bounds) -> Bounds:
+    pole = np.floor((a[1] - 0.5 * np.pi) / np.pi) > np.floor((a[0] - 0.5 * np.pi) / np.pi)
+    return np.where(pole, -np.inf, np.tan(a[0])), np.where(pole, np.inf, np.tan(a[1]))
+
+
+def _truth(sure: Mask, possible: Mask) -> Bounds:
+    return sure.astype(float), possible.astype(float)
+
+
+def _chosen(a: Bounds, b: Bounds) -> Bounds:
+    """Return b where a is true, and else 0."""
+    sure, never = (a[0] > 0) | (a[1] < 0), (a[0] == 0) & (a[1] == 0)
+    low = np.where(sure, b[0], np.minimum(b[0], 0.0))
+    high = np.where(sure, b[1], np.maximum(b[1], 0.0))
+    return np.where(never, 0.0, low), np.where(never, 0.0, high)
+
+
+def _same(a: Bounds, b: Bounds) -> tuple[Mask, Mask]:
+    return _point(a, b) & (a[0] == b[0]), (a[0] <= b[1]) & (b[0] <= a[1])
+
+
+def _true(a: Bounds) -> tuple[Mask, Mask]:
+    return (a[0] > 0) | (a[1] < 0), (a[0] != 0) | (a[1] != 0)
+
+
+_RISING: dict[int, Callable[[Array], Array]] = {
+    ca.OP_ASSIGN: lambda a: a, ca.OP_EXP: np.exp, ca.OP_LOG: np.log, ca.OP_SQRT: np.sqrt, ca.OP_ASIN: np.arcsin,
+    ca.OP_ATAN: np.arctan, ca.OP_SINH: np.sinh, ca.OP_TANH: np.tanh, ca.OP_ASINH: np.arcsinh, ca.OP_ACOSH: np.arccosh,
+    ca.OP_ATANH: np.arctanh, ca.OP_LOG1P: np.log1p, ca.OP_EXPM1: np.expm1, ca.OP_TWICE: lambda a: 2 * a, ca.OP_ERF: erf,
+}  # fmt: skip
+_PLAIN: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
+    ca.OP_ADD: _add,
+    ca.OP_SUB: _subtract,
+    ca.OP_MUL: _multiply,
+    ca.OP_DIV: _divide,
+    ca.OP_INV: _invert,
+    ca.OP_NEG: lambda a, _: (-a[1], -a[0]),
+    ca.OP_SQ: _square,
+    ca.OP_POW: _power,
+    ca.OP_CONSTPOW: _power,
+    ca.OP_FABS: _magnitude,
+    ca.OP_COSH: _even(np.cosh),
+    ca.OP_SIN: _sine,
+    ca.OP_COS: _cosine,
+    ca.OP_TAN: _tangent,
+    ca.OP_ACOS: lambda a, _: (np.arccos(a[1]), np.arccos(a[0])),
+    ca.OP_FMIN: lambda a, b: (np.minimum(a[0], b[0]), np.minimum(a[1], b[1])),
+    ca.OP_FMAX: lambda a, b: (np.maximum(a[0], b[0]), np.maximum(a[1], b[1])),
+    ca.OP_IF_ELSE_ZERO: _chosen,
+    ca.OP_HYPOT: lambda a, b: (
+        np.hypot(_magnitude(a, a)[0], _magnitude(b, b)[0]),
+        np.hypot(_magnitude(a, a)[1], _magnitude(b, b)[1]),
+    ),
+}
+_JUMPING: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
+    ca.OP_FLOOR: lambda a, _: (np.floor(a[0]), np.floor(a[1])),
+    ca.OP_CEIL: lambda a, _: (np.ceil(a[0]), np.ceil(a[1])),
+    ca.OP_SIGN: lambda a, _: (np.sign(a[0]), np.sign(a[1])),
+    ca.OP_LT: lambda a, b: _truth(a[1] < b[0], a[0] < b[1]),
+    ca.OP_LE: lambda a, b: _truth(a[1] <= b[0], a[0] <= b[1]),
+    ca.OP_EQ: lambda a, b: _truth(*_same(a, b)),
+    ca.OP_NE: lambda a, b: _truth(*(~m for m in reversed(_same(a, b)))),
+    ca.OP_NOT: lambda a, _: _truth(*(~m for m in reversed(_true(a)))),
+    ca.OP_AND: lambda a, b: _truth(*(x & y for x, y in zip(_true(a), _true(b), strict=True))),
+    ca.OP_OR: lambda a, b: _truth(*(x | y for x, y in zip(_true(a), _true(b), strict=True))),
+}
+
+
+def jumps(expression: ca.SX) -> bool:
+    """Tell whether an expression may jump where its derivative tells nothing of it, as floor(t) does."""
+    f = ca.Function("jumps", ca.symvar(expression), [expression])
+    return any(f.instruction_id(i) in _JUMPS for i in range(f.n_instructions()))
+
+
+_JUMPS = {*_JUMPING, ca.OP_FMOD, ca.OP_REMAINDER, ca.OP_COPYSIGN, ca.OP_IF_ELSE_ZERO}
