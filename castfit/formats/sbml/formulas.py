@@ -217,7 +217,10 @@ def _log(given: list[ca.SX]) -> ca.SX:
 def _root(given: list[ca.SX]) -> ca.SX:
     if len(given) == 1 or (given[0].is_constant() and float(given[0]) == 2.0):
         return ca.sqrt(given[-1])
-    return given[1] ** (1 / given[0])
+    degree, value = given
+    if degree.is_constant() and float(degree) % 2 == 1.0:  # odd: negative numbers have one
+        return ca.sign(value) * ca.fabs(value) ** (1 / degree)
+    return value ** (1 / degree)
 
 
 def _piecewise(given: list[ca.SX], time: ca.SX) -> ca.SX:
