@@ -212,7 +212,8 @@ def _true(a: Bounds) -> tuple[Mask, Mask]:
 _RISING: dict[int, Callable[[Array], Array]] = {
     ca.OP_ASSIGN: lambda a: a, ca.OP_EXP: np.exp, ca.OP_LOG: np.log, ca.OP_SQRT: np.sqrt, ca.OP_ASIN: np.arcsin,
     ca.OP_ATAN: np.arctan, ca.OP_SINH: np.sinh, ca.OP_TANH: np.tanh, ca.OP_ASINH: np.arcsinh, ca.OP_ACOSH: np.arccosh,
-    ca.OP_ATANH: np.arctanh, ca.OP_LOG1P: np.log1p, ca.OP_EXPM1: np.expm1, ca.OP_TWICE: lambda a: 2 * a, ca.OP_ERF: np.vectorize(math.erf, otypes=[float]),
+    ca.OP_ATANH: np.arctanh, ca.OP_LOG1P: np.log1p, ca.OP_EXPM1: np.expm1, ca.OP_TWICE: lambda a: 2 * a,
+    ca.OP_ERF: np.vectorize(math.erf, otypes=[float]),
 }  # fmt: skip
 _PLAIN: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
     ca.OP_ADD: _add,

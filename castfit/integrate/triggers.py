@@ -29,8 +29,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from castfit.integrate.crossings import Differences
-from castfit.integrate.dense_output import DenseOutput, dense_output
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from castfit._support.arrays import Array, Index, Mask
+    from castfit.integrate.crossings import Differences
+    from castfit.integrate.dense_output import DenseOutput
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
@@ -119,6 +119,8 @@ class _Step:
 
     def dense(self, time: float) -> DenseOutput | None:
         """Return the states up to a later time, as polynomials; None if integration fails."""
+        from castfit.integrate.dense_output import dense_output
+
         watch = self.watch
         least = max(1, int(np.ceil((time - self.t) / watch.usual)))
         least = 1 << (least - 1).bit_length()  # few integrators are built
@@ -439,6 +441,8 @@ class _TriggerWatch:
 
     @cached_property
     def _differences(self) -> Differences:
+        from castfit.integrate.crossings import Differences
+
         key = id(self._together)
         if key not in _DIFFERENCES:
             _DIFFERENCES[key] = Differences(self._together), self._together
