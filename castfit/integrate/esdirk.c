@@ -13,7 +13,7 @@
 
        M = [ I - H gamma f_x   -H gamma f_z ;   -g_x   -g_z ],
 
-   factorized once: in an order chosen beforehand for the model's pattern (ordering.py), or, where that would lose
+   factorized once: in an order chosen beforehand for the model's pattern (esdirk.py), or, where that would lose
    digits or the pattern is dense, with rows scaled so that pivots do not depend on units.
 
    Sensitivities are those of the numbers computed: stages are differentiated as implicit functions, so that with M_i
@@ -95,8 +95,8 @@ typedef struct {
     double *f, *j;                   /* written by rates, (n,), and jacobian, (jacobian_nnz,) */
     double *slope_j, *by_p, *by_t;   /* written by slopes: again the Jacobian, by p (slope_nnz,), by time in all (n,) */
     int64_t timed;                   /* whether f or g depend on time otherwise than through inputs */
-    int64_t sparse;                  /* entries of L and U in the order chosen beforehand; 0 for none */
-    const int32_t *pivot_row, *pivot_col, *begin, *pivot, *at, *earlier, *entry, *one, *targets; /* ordering.py */
+    int64_t sparse, tail;            /* entries of L and U in the order chosen beforehand, 0 for none; first dense row */
+    const int32_t *pivot_row, *pivot_col, *begin, *pivot, *at, *earlier, *entry, *one, *targets; /* esdirk.py */
 } Model;
 
 typedef struct {
@@ -268,6 +268,17 @@ static double backward_error(const Factors *of, const double *restrict j, double
     return worst;
 }
 
+/* From where on everything is dense, rows are eliminated with so many at a time: each then is read so much less often. */
+#define PANEL 8
+
+/* Subtract from `row`, at rank u, the products of `factors` with the rows `first` to `last`. */
+#define PANEL_PRODUCTS(vector)                                                                                        \
+    (*(vector *)(row + u) = *(vector *)(row + u) - factors[0] * *(const vector *)(by[0] + u) -                        \
+                            factors[1] * *(const vector *)(by[1] + u) - factors[2] * *(const vector *)(by[2] + u) -   \
+                            factors[3] * *(const vector *)(by[3] + u) - factors[4] * *(const vector *)(by[4] + u) -   \
+                            factors[5] * *(const vector *)(by[5] + u) - factors[6] * *(const vector *)(by[6] + u) -   \
+                            factors[7] * *(const vector *)(by[7] + u))
+
 /* Factorize M for the Jacobian j in the order chosen beforehand; return whether that leaves digits as wanted. */
 static int factorize_foreseen(Factors *of, const double *restrict j, double g, const double *restrict unit, double wanted)
 {
@@ -275,7 +286,7 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
     const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
     const int32_t *restrict entry = model->entry, *restrict target = model->targets;
     double *restrict lu = of->sparse, *restrict largest = of->scale, *restrict inverse = of->inverse;
-    const int64_t n = of->n, n_x = model->n_x;
+    const int64_t n = of->n, n_x = model->n_x, tail = model->tail;
     const double limit = n > MANY_ROWS ? LARGEST_OF_MANY : LARGEST_MULTIPLIER;
     int doubtful = 0;
     memset(lu, 0, sizeof(double) * model->sparse);
@@ -291,7 +302,8 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
             if (!(size <= most)) most = size;
         }
         largest[k] = most;
-        for (int32_t q = begin[k]; q < pivot[k]; q++) {
+        const int32_t listed = k < tail ? pivot[k] : begin[k + 1] - (int32_t)(n - tail);
+        for (int32_t q = begin[k]; q < listed; q++) {
             const int32_t i = model->earlier[q];
             const double factor = lu[q] *= inverse[i];
             if (!(fabs(factor) * largest[i] <= limit * most)) {
@@ -300,9 +312,36 @@ static int factorize_foreseen(Factors *of, const double *restrict j, double g, c
             }
             for (int32_t u = pivot[i] + 1; u < begin[i + 1]; u++) lu[*target++] -= factor * lu[u];
         }
+        if (k >= tail) continue;
         const double here = lu[pivot[k]];
         if (!(fabs(here) > 0.0) || !isfinite(here)) return 0;
         inverse[k] = 1.0 / here;
+    }
+    for (int64_t first = tail; first < n; first += PANEL) {
+        const int64_t last = first + PANEL < n ? first + PANEL : n;
+        for (int64_t k = first; k < n; k++) {
+            double *row = lu + begin[k + 1] - n, factors[PANEL];
+            const int64_t stop = k < last ? k : last;
+            for (int64_t i = first; i < stop; i++) {
+                const double *by = lu + begin[i + 1] - n;
+                const double factor = factors[i - first] = row[i] *= inverse[i];
+                if (!(fabs(factor) * largest[i] <= limit * largest[k])) {
+                    if (n <= MANY_ROWS || !isfinite(factor)) return 0;
+                    doubtful = 1;
+                }
+                for (int64_t u = i + 1; u < (k < last ? n : last); u++) row[u] -= factor * by[u];
+            }
+            if (k < last) {
+                if (!(fabs(row[k]) > 0.0) || !isfinite(row[k])) return 0;
+                inverse[k] = 1.0 / row[k];
+            } else {
+                const double *by[PANEL];
+                for (int64_t i = 0; i < PANEL; i++) by[i] = lu + begin[first + i + 1] - n;
+                int64_t u = last;
+                for (; u + WIDE <= n; u += WIDE) PANEL_PRODUCTS(wide);
+                for (; u < n; u++) PANEL_PRODUCTS(double);
+            }
+        }
     }
     if (!doubtful) return 1;
     const double error = backward_error(of, j, g, unit);

@@ -26,14 +26,15 @@ as lists of positions without a search.
 
 Pivots are the diagonal entries of the states and, of the algebraic equations, entries that match each to a state of its
 own.  Of these the one comes next that can fill least, (r - 1)(c - 1) with r, c entries left in its row and column
-(Markowitz 1957).  What a fixed order cannot foresee is seen during elimination: where a multiplier says that another
-pivot would have been better, that matrix is factorized with pivoting.
+(Markowitz 1957).  Where most of what is left is full, all of it counts as full: no lists are needed there, and rows are
+eliminated side by side, many times as fast.  What a fixed order cannot foresee is seen during elimination: where a
+multiplier says that another pivot would have been better, that matrix is factorized with pivoting.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Places = NDArray[np.int32]
 
+_TAIL = 16  # rows at least whose rest counts as dense
+_FULL = 0.7  # share of entries from which it does
 _EACH = 4.0  # what an operation on listed positions costs, where those of a row side by side cost 1
 
 
@@ -215,7 +218,8 @@ class Elimination:
     begin : (n + 1,) where each row's values begin;  pivot : (n,) where its pivot is, behind those of L, before U's
     at : (entries,) the column of M that each value belongs to;  earlier : (entries,) the row that it eliminates with
     entry : (nnz,) where each entry of the Jacobian goes;  one : (n_x,) where the identity's do
-    targets : (operations,) where the products are subtracted, in the order of elimination
+    targets : (operations,) where the products are subtracted, in the order of elimination, up to the tail
+    tail : rows from here on end in a dense block, in which products stand side by side
     """
 
     rows: Places
@@ -227,6 +231,17 @@ class Elimination:
     entry: Places
     one: Places
     targets: Places
+    tail: int
+
+    @property
+    def products(self) -> float:
+        """What it costs, in products at listed places."""
+        return self.targets.size + _dense(self.rows.size - self.tail) / _EACH
+
+
+def _dense(n: int) -> float:
+    """Return how many products a dense factorization has."""
+    return (n - 1) * n * (2 * n - 1) / 6
 
 
 def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Elimination | None:
@@ -234,6 +249,12 @@ def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Eliminatio
 
     The first n_x of n rows are those of states.
     """
+    return _elimination(n, n_x, np.int64(row).tobytes(), np.int64(column).tobytes())
+
+
+@lru_cache(maxsize=8)
+def _elimination(n: int, n_x: int, rows: bytes, columns: bytes) -> Elimination | None:
+    row, column = np.frombuffer(rows, dtype=np.int64), np.frombuffer(columns, dtype=np.int64)
     pattern: list[set[int]] = [set() for _ in range(n)]
     for i, j in zip(cast("list[int]", row.tolist()), cast("list[int]", column.tolist()), strict=True):
         pattern[i].add(j)
@@ -242,10 +263,10 @@ def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Eliminatio
     partner = _partners(n, n_x, pattern)
     if partner is None:
         return None
-    filled, order = _filled(pattern, partner)
+    filled, order, tail = _filled(pattern, partner)
     if filled is None:
         return None
-    return _listed(n_x, row, column, filled, order, partner)
+    return _listed(n_x, row, column, filled, order, partner, tail)
 
 
 def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
@@ -260,8 +281,11 @@ def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     return None if (found < 0).any() else [*range(n_x), *(int(j) + n_x for j in found)]
 
 
-def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]] | None, list[int]]:
-    """Return every row with its fill, and the order of rows; no rows where a dense factorization costs less."""
+def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]] | None, list[int], int]:
+    """Return every row with its fill, and the order of rows; no rows where a dense factorization costs less.
+
+    Last, how many rows are eliminated before what is left counts as dense.
+    """
     n = len(pattern)
     rows = [set(of) for of in pattern]  # with what is left, then with what elimination leaves there
     holding: list[set[int]] = [set() for _ in range(n)]  # rows still to come, per column
@@ -269,6 +293,7 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
         for j in of:
             holding[j].add(i)
     width = [len(of) for of in rows]  # columns still to come, per row
+    left = sum(width)
     owner = [0] * n  # of each column, the row whose pivot lies there
     for i, j in enumerate(partner):
         owner[j] = i
@@ -281,12 +306,16 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
         price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
     waiting = list(zip(price, range(n), strict=True))
     heapify(waiting)
-    while waiting:
+    while len(order) < n:
+        rest = n - len(order)
+        if rest >= _TAIL and left >= _FULL * rest**2:
+            break
         due, k = heappop(waiting)
         if k in taken or due != price[k]:  # it was put there again when its price changed
             continue
         taken.add(k)
         order.append(k)
+        left -= width[k]
         column = partner[k]
         ahead = rows[k] - done
         for j in ahead:
@@ -295,49 +324,59 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
         ahead.discard(column)
         operations += len(holding[column]) * len(ahead)
         if operations > limit:
-            return None, order
+            return None, order, 0
         for i in holding[column]:
             new = ahead - rows[i]
             rows[i] |= new
             width[i] += len(new) - 1
+            left += len(new) - 1
             for j in new:
                 holding[j].add(i)
         for i in holding[column] | {owner[j] for j in ahead}:
             price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
             heappush(waiting, (price[i], i))
-    return rows, order
+    tail = len(order)
+    if operations + _dense(n - tail) > limit:  # which may search for pivots too
+        return None, order, 0
+    rest = [i for i in range(n) if i not in taken]
+    for i in rest:
+        rows[i].update(partner[k] for k in rest)
+    return rows, [*order, *rest], tail
 
 
 def _listed(
-    n_x: int, row: Integers, column: Integers, filled: list[set[int]], order: list[int], partner: list[int]
+    n_x: int,
+    row: Integers,
+    column: Integers,
+    filled: list[set[int]],
+    order: list[int],
+    partner: list[int],
+    tail: int,
 ) -> Elimination:
     """Write an elimination down as positions."""
-    rank = {partner[i]: k for k, i in enumerate(order)}  # of columns
-    place: dict[tuple[int, int], int] = {}
-    begin, pivot, at, earlier = [0], list[int](), list[int](), list[int]()
-    for k, i in enumerate(order):
-        for j in sorted(filled[i], key=lambda j: rank[j]):
-            if rank[j] == k:
-                pivot.append(len(at))
-            place[i, j] = len(at)
-            at.append(j)
-            earlier.append(rank[j])
-        begin.append(len(at))
-    targets = [
-        place[i, at[u]]
-        for k, i in enumerate(order)
-        for position in range(begin[k], pivot[k])
-        for u in range(pivot[earlier[position]] + 1, begin[earlier[position] + 1])
-    ]
+    n = len(order)
+    columns, turn, rank = np.array(partner)[order], np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    turn[order] = rank[columns] = np.arange(n)
+    within = [np.sort(rank[np.fromiter(filled[i], np.int64, len(filled[i]))]) for i in order]  # ranks, row by row
+    begin = np.concatenate([[0], np.cumsum([len(of) for of in within])])
+    pivot = begin[:-1] + np.array([np.searchsorted(of, k) for k, of in enumerate(within)])
+    earlier = np.concatenate(within)
+    keys = np.repeat(np.arange(n), np.diff(begin)) * n + earlier  # which ascend
+    upper = [earlier[pivot[k] + 1 : begin[k + 1]] for k in range(tail)]
+    place = np.empty(n, dtype=np.int64)
+    targets = [np.empty(0, dtype=np.int64)]
+    for k, of in enumerate(within):
+        place[of] = np.arange(begin[k], begin[k + 1])
+        targets += [place[upper[i]] for i in cast("list[int]", of[of < min(k, tail)].tolist())]
     lists = (
-        order,
-        [partner[i] for i in order],
+        np.array(order),
+        columns,
         begin,
         pivot,
-        at,
+        columns[earlier],
         earlier,
-        [place[i, j] for i, j in zip(row.tolist(), column.tolist(), strict=True)],
-        [place[i, i] for i in range(n_x)],
-        targets,
+        np.searchsorted(keys, turn[row] * n + rank[column]),
+        np.searchsorted(keys, turn[:n_x] * n + rank[:n_x]),
+        np.concatenate(targets),
     )
-    return Elimination(*(np.array(of, dtype=np.int32) for of in lists))
+    return Elimination(*(of.astype(np.int32) for of in lists), tail=tail)

@@ -61,21 +61,45 @@ static void factorize_together(const Model *model, Stages *of, int64_t n, const 
     const int32_t *restrict begin = model->begin, *restrict pivot = model->pivot, *restrict at = model->at;
     const int32_t *restrict earlier = model->earlier, *restrict target = model->targets;
     const double limit = n > MANY_ROWS ? LARGEST_OF_MANY : LARGEST_MULTIPLIER;
+    const int64_t tail = model->tail;
     many *lu = of->lu, *largest = of->largest, *inverses = of->inverses;
     flags good = (flags){0} == 0;
     for (int64_t k = 0; k < n; k++) {
         many most = {0.0};
         for (int32_t q = begin[k]; q < begin[k + 1]; q++) most = larger_of(size_of(lu[q]) * unit[at[q]], most);
         largest[k] = most;
-        for (int32_t q = begin[k]; q < pivot[k]; q++) {
+        const int32_t listed = k < tail ? pivot[k] : begin[k + 1] - (int32_t)(n - tail);
+        for (int32_t q = begin[k]; q < listed; q++) {
             const int32_t i = earlier[q];
             const many factor = lu[q] *= inverses[i];
             good &= size_of(factor) * largest[i] <= limit * most;
             for (int32_t u = pivot[i] + 1; u < begin[i + 1]; u++) lu[*target++] -= factor * lu[u];
         }
+        if (k >= tail) continue;
         const many here = size_of(lu[pivot[k]]);
         good &= (here > 0.0) & (here < INFINITY);
         inverses[k] = 1.0 / lu[pivot[k]];
+    }
+    for (int64_t first = tail; first < n; first += PANEL) {
+        const int64_t last = first + PANEL < n ? first + PANEL : n;
+        for (int64_t k = first; k < n; k++) {
+            many *row = lu + begin[k + 1] - n, factors[PANEL];
+            const int64_t stop = k < last ? k : last;
+            for (int64_t i = first; i < stop; i++) {
+                const many *by = lu + begin[i + 1] - n;
+                const many factor = factors[i - first] = row[i] *= inverses[i];
+                good &= size_of(factor) * largest[i] <= limit * largest[k];
+                for (int64_t u = i + 1; u < (k < last ? n : last); u++) row[u] -= factor * by[u];
+            }
+            if (k < last) {
+                good &= (size_of(row[k]) > 0.0) & (size_of(row[k]) < INFINITY);
+                inverses[k] = 1.0 / row[k];
+            } else {
+                const many *by[PANEL];
+                for (int64_t i = 0; i < PANEL; i++) by[i] = lu + begin[first + i + 1] - n;
+                for (int64_t u = last; u < n; u++) PANEL_PRODUCTS(many);
+            }
+        }
     }
     of->foreseen = good;
 }

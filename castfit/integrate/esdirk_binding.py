@@ -96,6 +96,7 @@ class _Model(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("t", "y", "p", "u", "du", "f", "j", "slope_j", "by_p", "by_t")),
         ("timed", ctypes.c_int64),
         ("sparse", ctypes.c_int64),
+        ("tail", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in _ORDER),
     ]
 
@@ -569,7 +570,7 @@ class _Workspace:
             of.n_x, of.n_z, of.n_p, of.n_u, entries, slopes, *map(_address, patterns), *made,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
             int(of.timed),
-            0 if order is None else order.at.size,
+            *((0, 0) if order is None else (order.at.size, order.tail)),
             *map(_address, lists),
         )  # fmt: skip
 

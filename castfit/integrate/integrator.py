@@ -196,7 +196,7 @@ class Integrator:
             entries = pattern(self.graph)[0].size + n
             return entries, entries
         order = self.stepping.model.elimination
-        return (n**3 // 3, n**2) if order is None else (order.targets.size, order.at.size)
+        return (n**3 // 3, n**2) if order is None else (int(order.products), order.at.size)
 
     @property
     def worth_compiling(self) -> bool:

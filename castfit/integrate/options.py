@@ -40,7 +40,7 @@ _FINEST = 1e-12  # relative tolerance; rounding errors of its stages are near
 _MOST_ELEMENTS = 100_000  # a second or more each time that a lane is integrated
 
 _PRICES: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
-"""Products of each model's elimination in a good order; infinite where a dense one is cheaper."""
+"""Products of each model's elimination in a good order, as listed; infinite where a dense one is cheaper."""
 
 
 @public("castfit")
@@ -155,7 +155,7 @@ def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bo
         return False
     if graph not in _PRICES:
         found = elimination(n, n_x, *pattern(graph))
-        _PRICES[graph] = np.inf if found is None else float(found.targets.size)
+        _PRICES[graph] = np.inf if found is None else found.products
     price = _PRICES[graph]
     if not many:
         return price <= _PRODUCTS * n

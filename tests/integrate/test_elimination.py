@@ -31,8 +31,11 @@ def _factorized(order, n, M):
             i = order.earlier[q]
             values[q] /= values[order.pivot[i]]
             for u in range(order.pivot[i] + 1, order.begin[i + 1]):
-                values[order.targets[target]] -= values[q] * values[u]
-                target += 1
+                if i < order.tail:
+                    at, target = order.targets[target], target + 1
+                else:  # what is dense stands side by side, to the end of the row
+                    at = order.begin[k + 1] - (order.begin[i + 1] - u)
+                values[at] -= values[q] * values[u]
             L[k, i] = values[q]
         for q in range(order.pivot[k], order.begin[k + 1]):
             U[k, rank[order.at[q]]] = values[q]
@@ -57,6 +60,20 @@ def test_factors_multiply_to_the_matrix(n_x, n_z, seed):
     np.testing.assert_allclose(L @ U, M[np.ix_(order.rows, order.columns)], rtol=0, atol=1e-13 * size.max())
 
 
+@pytest.mark.parametrize(("n", "n_z"), [(60, 0), (90, 7)])
+def test_factors_that_end_in_a_dense_block_multiply_to_the_matrix(n, n_z):
+    rng = np.random.default_rng(n)
+    pattern = np.eye(n, dtype=bool) | (rng.random((n, n)) < 4 / n)
+    row, column = np.nonzero(pattern)
+    M = np.where(pattern, rng.normal(size=(n, n)), 0.0) + 10.0 * np.eye(n)
+    order = elimination(n, n - n_z, row, column)
+    assert order is not None
+    assert 0 < order.tail <= n - 16
+    assert (order.at[order.begin[-2] :][order.tail - n :] == order.columns[order.tail :]).all()
+    L, U = _factorized(order, n, M)
+    np.testing.assert_allclose(L @ U, M[np.ix_(order.rows, order.columns)], rtol=0, atol=1e-13 * np.abs(M).max())
+
+
 def test_a_band_does_not_fill_and_a_full_matrix_is_left_to_the_dense_method():
     n = 60
     row, column = np.nonzero(np.abs(np.subtract.outer(np.arange(n), np.arange(n))) < 2)
@@ -73,14 +90,17 @@ def test_a_band_does_not_fill_and_a_full_matrix_is_left_to_the_dense_method():
     assert elimination(2, 1, np.array([1]), np.array([0])) is None  # 0 = g(x): no state is left for it
 
 
-def test_linear_networks_follow_the_exponential_of_their_matrix():
-    n, rng = 40, np.random.default_rng(0)
-    A = np.where(rng.random((n, n)) < 0.05, rng.uniform(0, 2, (n, n)) * 10.0 ** rng.uniform(-2, 2, (n, n)), 0.0)
+@pytest.mark.parametrize(("n", "each"), [(40, 2.0), (75, 4.0), (130, 4.0)])
+def test_linear_networks_follow_the_exponential_of_their_matrix(n, each):
+    rng = np.random.default_rng(0)
+    A = np.where(rng.random((n, n)) < each / n, rng.uniform(0, 2, (n, n)) * 10.0 ** rng.uniform(-2, 2, (n, n)), 0.0)
     A -= np.diag(A.sum(axis=0) + 10.0 ** rng.uniform(-1, 4, n))  # what leaves a state arrives at others, or is lost
     x = symbols(f"x{i}" for i in range(n))
     k = symbols("k")
     ode = ca.mtimes(ca.sparsify(ca.DM(A)), ca.vertcat(*x)) * k
     model = NativeModel(graph_of(Model(dict(zip(x, ca.vertsplit(ode), strict=True)), parameters=[k])), compiled=False)
+    assert model.elimination is not None
+    assert (model.elimination.tail < n) == (n > 40)  # where what is left counts as dense
     start, grid = rng.uniform(1, 2, n), np.array([0.1, 1.0])
     dx0, dp = np.zeros((1, n, 2)), np.zeros((1, 1, 2))
     dx0[0, 3, 0], dp[0, 0, 1] = 1.0, 1.0
@@ -91,6 +111,10 @@ def test_linear_networks_follow_the_exponential_of_their_matrix():
         np.testing.assert_allclose(found.x[0, j], by @ start, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(found.dx[0, j, :, 0], by[:, 3], rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(found.dx[0, j, :, 1], t * A @ by @ start, rtol=1e-5, atol=1e-6)
+    seeds = rng.normal(size=(1, 2, n, 1))
+    sums = model.pull(lanes, grid, ESDIRK5, StepSizes(1e-9, 1e-11, 10_000), seeds)
+    np.testing.assert_allclose(sums.x0[0, 3, 0], np.sum(seeds[0, :, :, 0] * found.dx[0, :, :, 0]), rtol=1e-8)
+    np.testing.assert_allclose(sums.p[0, 0, 0], np.sum(seeds[0, :, :, 0] * found.dx[0, :, :, 1]), rtol=1e-8)
 
 
 def test_a_pivot_that_vanishes_is_seen():
