@@ -79,7 +79,7 @@ def run_nominal(
     paths: Mapping[str, Path], references: Mapping[str, float], progress: Callable[[str], object]
 ) -> Iterator[NominalEntry]:
     """Go through problems, one entry after the other."""
-    import_module("petab.v1.math")  # whose import is no part of loading
+    import_module("libsbml")  # whose import is no part of loading
     for name, path in paths.items():
         yield _entry(name, path, references.get(name, np.nan), progress)
 

@@ -704,7 +704,7 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
     out: dict[str, ca.SX] = {}
     for name, expression in expressions.items():
         try:
-            value = ca.SX(expression)
+            value = expression if isinstance(expression, ca.SX) else ca.SX(expression)
         except (RuntimeError, TypeError, ValueError):
             value = None
         if value is None or isinstance(expression, bool):

@@ -14,9 +14,10 @@ import numpy as np
 from castfit._support.status import InputError
 from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.experiment import Experiment
-from castfit.formats.petab.formulas import FormulaError, Graph, expression
+from castfit.formats.petab.formulas import Graph, expression
 from castfit.formats.petab.identifiers import Constants, Entities, Naming
 from castfit.formats.petab.observing import Datum, Observing
+from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import NAN, ExperimentRow, Period, ProblemTables
 from castfit.simulate.steady_state import steady_state
 

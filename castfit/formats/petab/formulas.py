@@ -1,4 +1,4 @@
-"""PEtab's formulas as CasADi expressions: the petab library parses them, SymPy holds them, this walks their trees."""
+"""PEtab's formulas as CasADi expressions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from typing import Any
 import casadi as ca
 
 from castfit.formats.functions import circular_functions
-from castfit.formats.optional import library
+from castfit.formats.petab.parsing import NEGATIVE, NOT, PIECEWISE, RESERVED, FormulaError, Operation, parsed
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
-_NOT_NAMES = frozenset({"inf", "nan", "true", "false"})
 _SMALLEST = 1e-150  # what a base of a power counts as at least where rounding has made it zero or negative
 
 Graph = ca.SX | float
-
-
-class FormulaError(ValueError):
-    """A formula that cannot be read or expressed; the message says why."""
 
 
 def number(text: str) -> float | None:
@@ -35,7 +30,7 @@ def number(text: str) -> float | None:
 
 def is_name(text: str) -> bool:
     """Tell whether a text is an identifier of PEtab."""
-    return _NAME.match(text) is not None and text.lower() not in _NOT_NAMES
+    return _NAME.match(text) is not None and text.lower() not in RESERVED
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -45,7 +40,8 @@ def names_in(text: str) -> frozenset[str]:
     """
     if is_name(text):
         return frozenset({text})
-    return frozenset() if number(text) is not None else frozenset(s.name for s in _parsed(text).free_symbols)
+    parts = () if number(text) is not None else _parsed(text)
+    return frozenset(part for part in parts if isinstance(part, str))
 
 
 def expression(text: str, known: Mapping[str, Graph]) -> Graph:
@@ -58,18 +54,20 @@ def expression(text: str, known: Mapping[str, Graph]) -> Graph:
         return value
     if is_name(text):
         return _known(text, known)
-    return _walk(_parsed(text), known, {})
+    operands: list[Graph] = []
+    for part in _parsed(text):
+        if isinstance(part, tuple):
+            taken = operands[-part[1] :]
+            del operands[-part[1] :]
+            operands.append(_result(text, part, taken))
+        else:
+            operands.append(_known(part, known) if isinstance(part, str) else part)
+    return operands[0]
 
 
 @cache
-def _parsed(text: str) -> Any:
-    sympify = library("petab.v1.math").sympify_petab
-    try:
-        return sympify(text)
-    except FormulaError:
-        raise
-    except Exception as error:
-        raise FormulaError(f"'{text}' cannot be read: {error}") from error
+def _parsed(text: str) -> tuple[float | str | Operation, ...]:
+    return parsed(text, frozenset((*_FUNCTIONS, PIECEWISE)))
 
 
 def _known(name: str, known: Mapping[str, Graph]) -> Graph:
@@ -78,42 +76,25 @@ def _known(name: str, known: Mapping[str, Graph]) -> Graph:
     return known[name]
 
 
-def _walk(node: Any, known: Mapping[str, Graph], done: dict[Any, Graph]) -> Graph:
-    if node not in done:
-        done[node] = _made(node, known, done)
-    return done[node]
+def _result(text: str, operation: Operation, operands: list[Graph]) -> Graph:
+    """Carry an operation out; what is made of numbers is a number."""
+    name = operation[0]
+    function = _piecewise if name == PIECEWISE else _OPERATORS.get(operation) or _FUNCTIONS[name]
+    given = [a for a in operands if not isinstance(a, ca.SX)]
+    if len(given) < len(operands):
+        return function(*operands)
+    out = float(function(*map(ca.SX, given)))
+    if math.isnan(out) or (math.isinf(out) and name in ("^", "pow") and all(map(math.isfinite, given))):
+        raise FormulaError(f"'{text}' holds '{name}' of {', '.join(f'{a:g}' for a in given)}, which is no number")
+    return out
 
 
-def _made(node: Any, known: Mapping[str, Graph], done: dict[Any, Graph]) -> Graph:
-    if node.is_Symbol:
-        return _known(node.name, known)
-    if node.is_number and node.is_extended_real and not node.args:
-        return float(node)
-    kind = type(node).__name__
-    if kind in ("BooleanTrue", "BooleanFalse"):
-        return 1.0 if kind == "BooleanTrue" else 0.0
-    if kind == "Piecewise":
-        return _piecewise(node, known, done)
-    arguments = [_walk(a, known, done) for a in node.args]
-    if kind == "Pow":
-        return power(*arguments)
-    if kind in _FOLDED:
-        out = arguments[0]
-        for other in arguments[1:]:
-            out = _FOLDED[kind](out, other)
-        return out
-    if kind in _FUNCTIONS:
-        return _FUNCTIONS[kind](*(ca.SX(a) for a in arguments))
-    if kind in ("ComplexInfinity", "NaN"):
-        raise FormulaError("it divides by zero")
-    raise FormulaError(f"'{node}' is not available here")
-
-
-def _piecewise(node: Any, known: Mapping[str, Graph], done: dict[Any, Graph]) -> Graph:
-    *pieces, last = [(_walk(value, known, done), _walk(when, known, done)) for value, when in node.args]
-    out = last[0]
-    for value, when in reversed(pieces):
-        out = ca.if_else(ca.SX(when), ca.SX(value), ca.SX(out))
+def _piecewise(*operands: Graph) -> ca.SX:
+    """Return the first value whose condition holds, else the last one."""
+    *pairs, out = map(ca.SX, operands)
+    for k in range(len(pairs) - 2, -1, -2):
+        value, when = pairs[k], pairs[k + 1]
+        out = (value if float(when) else out) if when.is_constant() else ca.if_else(when, value, out)
     return out
 
 
@@ -134,31 +115,48 @@ def power(base: Graph, exponent: Graph) -> Graph:
     return ca.exp(exponent * ca.log(ca.fmax(base, _SMALLEST)))
 
 
-_FOLDED: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": lambda a, b: a + b,
-    "Mul": lambda a, b: a * b,
-    "Min": ca.fmin,
-    "Max": ca.fmax,
-    "And": ca.logic_and,
-    "Or": ca.logic_or,
-}
-
-
-def _log(x: ca.SX, base: ca.SX | None = None) -> ca.SX:
+def _log(x: Graph, base: Graph | None = None) -> Any:
     return ca.log(x) if base is None else ca.log(x) / ca.log(base)
 
 
+def _log2(x: Graph) -> Any:
+    return _log(x, 2.0)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    if b.is_zero() if isinstance(b, ca.SX) else b == 0.0:
+        raise FormulaError("it divides by zero")
+    return a / b
+
+
+_OPERATORS: dict[Operation, Callable[..., Any]] = {
+    (NEGATIVE, 1): operator.neg,
+    (NOT, 1): ca.logic_not,
+    ("+", 2): operator.add,
+    ("-", 2): operator.sub,
+    ("*", 2): operator.mul,
+    ("/", 2): _quotient,
+    ("^", 2): power,
+    ("<", 2): operator.lt,
+    (">", 2): operator.gt,
+    ("<=", 2): operator.le,
+    (">=", 2): operator.ge,
+    ("==", 2): operator.eq,
+    ("!=", 2): operator.ne,
+    ("&&", 2): ca.logic_and,
+    ("||", 2): ca.logic_or,
+}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "pow": power,
     "exp": ca.exp,
+    "sqrt": ca.sqrt,
     "log": _log,
-    "Abs": ca.fabs,
+    "ln": ca.log,
+    "log2": _log2,
+    "log10": ca.log10,
+    "abs": ca.fabs,
     "sign": ca.sign,
-    **circular_functions("a"),
-    "Not": ca.logic_not,
-    "StrictLessThan": operator.lt,
-    "StrictGreaterThan": operator.gt,
-    "LessThan": operator.le,
-    "GreaterThan": operator.ge,
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
+    "min": ca.fmin,
+    "max": ca.fmax,
+    **circular_functions("arc"),
 }

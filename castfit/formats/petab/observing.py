@@ -19,8 +19,9 @@ import casadi as ca
 
 from castfit._support.status import suggest
 from castfit.densities.noise.models import Gaussian, Laplace, LogNormal, Noise
-from castfit.formats.petab.formulas import FormulaError, Graph, expression, number
+from castfit.formats.petab.formulas import Graph, expression, number
 from castfit.formats.petab.noise import LogLaplace
+from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import LAPLACE, LIN, LOG10, MeasurementRow, ObservableRow
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from castfit._support.status import suggest
-from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
+from castfit.formats.petab.formulas import is_name, names_in, number
+from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import LIN, MeasurementRow, ObservableRow, ParameterRow, PriorEntry
 from castfit.formats.petab.yaml_file import Overview
 

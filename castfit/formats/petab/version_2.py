@@ -7,7 +7,8 @@ from functools import partial
 from math import inf, isinf, isnan
 
 from castfit._support.status import suggest
-from castfit.formats.petab.formulas import FormulaError, is_name, names_in, number
+from castfit.formats.petab.formulas import is_name, names_in, number
+from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import (
     LAPLACE,
     LIN,

@@ -182,9 +182,11 @@ def _plainly(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
     return lambda given: function(*given)
 
 
-def _folded(function: Any, empty: float, read: Callable[[ca.SX], ca.SX] = ca.SX) -> Callable[[list[ca.SX]], ca.SX]:
+def _folded(
+    function: Any, empty: float, read: Callable[[ca.SX], ca.SX] | None = None
+) -> Callable[[list[ca.SX]], ca.SX]:
     """Return a function of two arguments as one of any number of them, each `read` first."""
-    return lambda given: reduce(function, map(read, given)) if given else ca.SX(empty)
+    return lambda given: reduce(function, map(read, given) if read else given) if given else ca.SX(empty)
 
 
 def _chain(compare: Any) -> Callable[[list[ca.SX]], ca.SX]:

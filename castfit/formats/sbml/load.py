@@ -207,6 +207,8 @@ def _assumption(reactions: list[str]) -> str:
 
 def put(group: Mapping[str, ca.SX], lines: Mapping[str, tuple[ca.SX, ca.SX]]) -> dict[str, ca.SX]:
     """Put what delayed values are in the place of their symbols."""
+    if not lines:
+        return dict(group)
     old, new = ([pair[i] for pair in lines.values()] for i in (0, 1))
     return dict(zip(group, substituted([ca.SX(e) for e in group.values()], old, new), strict=True))
 

@@ -1,0 +1,144 @@
+"""PEtab's formulas read: from text to operations in the order in which a stack of operands carries them out.
+
+The syntax is that of PEtab's specification: `^` binds strongest, and to the right; then signs and `!`, products, sums,
+comparisons; last `&&` and `||`, which bind alike.  All others bind to the left.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from castfit._support.status import suggest
+
+Operation = tuple[str, int]
+"""What it is called, and how many operands it takes."""
+
+NEGATIVE, NOT, PIECEWISE = "negative", "!", "piecewise"
+RESERVED = frozenset({"inf", "nan", "true", "false"})
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|[<>=!]=|[-+*/^<>!(),]))",
+    re.ASCII,
+)
+_LITERALS = {"inf": float("inf"), "true": 1.0, "false": 0.0}
+_STRENGTH = {
+    **dict.fromkeys(("||", "&&"), 1),
+    **dict.fromkeys(("==", "!=", "<", ">", "<=", ">="), 2),
+    **dict.fromkeys(("+", "-"), 3),
+    **dict.fromkeys(("*", "/"), 4),
+    "^": 6,
+}
+_OF_PREFIXES = 5
+_NUMBERS_OF_OPERANDS = {"log": (1, 2), **dict.fromkeys(("pow", "min", "max"), (2,))}  # of functions; 1 otherwise
+
+
+class FormulaError(ValueError):
+    """A formula that cannot be read or expressed; the message says why."""
+
+
+@cache
+def parsed(text: str, functions: frozenset[str]) -> tuple[float | str | Operation, ...]:
+    """Return a formula's numbers, names and operations, operands before what takes them.
+
+    Raises FormulaError: if it cannot be read, or calls something that is none of `functions`.
+    """
+    reader = _Reader(text, functions)
+    try:
+        reader.read(0)
+    except RecursionError as error:
+        raise FormulaError(f"'{text}' cannot be read: it is nested too deeply") from error
+    if reader.next:
+        raise reader.wrong()
+    return tuple(reader.found)
+
+
+class _Reader:
+    """What is left of a formula, and what was found."""
+
+    def __init__(self, text: str, functions: frozenset[str]) -> None:
+        self.text, self.functions, self.at = text, functions, 0
+        self.found: list[float | str | Operation] = []
+        self.next = self.kind = ""
+        self.advance()
+
+    def wrong(self) -> FormulaError:
+        """Return what is raised where something else should stand next."""
+        seen = (
+            f"'{self.next}' was not expected at position {self.at - len(self.next) + 1}"
+            if self.next
+            else "it ends early"
+        )
+        return FormulaError(f"'{self.text}' cannot be read: {seen}")
+
+    def advance(self) -> str:
+        """Go on to the next token; return the present one."""
+        now, match = self.next, _TOKEN.match(self.text, self.at)
+        if match is not None:
+            self.kind, self.next, self.at = match.lastgroup or "", match[match.lastgroup or 0], match.end()
+            return now
+        rest = self.text[self.at :].strip()
+        if rest:
+            raise FormulaError(f"'{self.text}' cannot be read: '{rest[0]}' is no part of formulas")
+        self.kind = self.next = ""
+        return now
+
+    def read(self, least: int) -> None:
+        """Read an operand, and all that operators that bind at least so strongly join to it."""
+        self.operand()
+        while self.kind == "sign" and (strength := _STRENGTH.get(self.next, -1)) >= max(least, 1):
+            sign = self.advance()
+            self.read(strength if sign == "^" else strength + 1)
+            self.found.append((sign, 2))
+
+    def operand(self) -> None:
+        """Read what may stand where an operand is wanted."""
+        kind, token = self.kind, self.next
+        if kind == "number":
+            self.found.append(float(self.advance()))
+        elif kind == "name":
+            self.advance()
+            if self.next == "(":
+                self.call(token)
+            elif token in _LITERALS:
+                self.found.append(_LITERALS[token])
+            elif token.lower() in RESERVED:
+                raise FormulaError(f"'{self.text}' cannot be read: '{token}' is reserved")
+            else:
+                self.found.append(token)
+        elif token in ("+", "-", "!"):
+            self.advance()
+            self.read(_OF_PREFIXES)
+            if token != "+":
+                self.found.append((NOT if token == "!" else NEGATIVE, 1))
+        elif token == "(":
+            self.advance()
+            self.read(0)
+            self.close()
+        else:
+            raise self.wrong()
+
+    def call(self, name: str) -> None:
+        """Read the operands of a function."""
+        if name not in self.functions:
+            raise FormulaError(f"'{self.text}' cannot be read: the function '{name}' is unknown: "
+                               f"{suggest(name, sorted(self.functions))}")  # fmt: skip
+        self.advance()
+        self.read(0)
+        count = 1
+        while self.next == ",":
+            self.advance()
+            self.read(0)
+            count += 1
+        self.close()
+        taken = _NUMBERS_OF_OPERANDS.get(name, (1,))
+        if count % 2 == 0 if name == PIECEWISE else count not in taken:
+            said = "an odd number of operands" if name == PIECEWISE else " or ".join(map(str, taken))
+            raise FormulaError(f"'{self.text}' cannot be read: '{name}' takes {said}, not {count}")
+        self.found.append((name, count))
+
+    def close(self) -> None:
+        """Go past a closing parenthesis."""
+        if self.next != ")":
+            raise self.wrong()
+        self.advance()
