@@ -19,6 +19,7 @@
    its steps are kept as long as the lane takes: (s + 1) n + 6 numbers each.
 */
 #define TOGETHER 8 /* stages at most, padded: MOST_STAGES */
+#define AT_ONCE 64      /* sums at most whose bars are carried back together, so that they fit in a cache */
 #define CORRECTIONS 5   /* of what rough factors leave, at most, ... */
 #define CORRECTED 1e-14 /* ... to this */
 
@@ -33,9 +34,9 @@ typedef struct {
     int64_t most;                       /* numbers that the steps of one lane may take */
 } Sums;
 
-/* Of one lane; na: sums, padded if there are several. */
+/* Of one lane, and of `count` sums from the one `from` on; na: count, padded if there are several. */
 typedef struct {
-    int64_t na;
+    int64_t na, from, count;
     double *y, *y0, *k, *v, *eta, *r, *left, *p, *start, *duration; /* left: (3, n, na), of what is corrected */
 } Bars;
 
@@ -222,10 +223,10 @@ static int64_t read_outputs(Work *w, Bars *bars, const Sums *sums, int64_t lane,
     const double H = h * task->duration[lane], end = tau + h;
     for (; next > first && task->grid[next - 1] > before; next--) {
         const double th = end == task->grid[next - 1] ? 1.0 : (task->grid[next - 1] - tau) / h, om = 1.0 - th;
-        const double *seed = sums->seeds + (lane * task->m + next - 1) * n_x * sums->n_a;
+        const double *seed = sums->seeds + (lane * task->m + next - 1) * n_x * sums->n_a + bars->from;
         double *wide_seed = bars->v;
         memset(wide_seed, 0, sizeof(double) * size);
-        for (int64_t i = 0; i < n_x; i++) memcpy(wide_seed + i * na, seed + i * sums->n_a, sizeof(double) * sums->n_a);
+        for (int64_t i = 0; i < n_x; i++) memcpy(wide_seed + i * na, seed + i * sums->n_a, sizeof(double) * bars->count);
         if (th == 1.0) { add(bars->y, 1.0, wide_seed, size); continue; }
         double coefficient[MOST_STAGES];
         for (int64_t j = 0; j < s; j++) coefficient[j] = th * th * om * om * w->method->dense[j];
@@ -390,16 +391,17 @@ static int pull(Work *w, Bars *bars, Stages *stages, const Sums *sums, int64_t l
     }
     w->y = y; w->k = k;
     if (why) return why;
-    for (int64_t i = 0; i < n_x; i++)
-        memcpy(sums->x0 + (lane * n_x + i) * n_a, bars->y + i * na, sizeof(double) * n_a);
-    if (first) {
-        const double *seed = sums->seeds + lane * task->m * n_x * n_a;
-        for (int64_t q = 0; q < n_x * n_a; q++) sums->x0[lane * n_x * n_a + q] += seed[q];
+    const int64_t from = bars->from, bytes = sizeof(double) * bars->count;
+    const double *seed = sums->seeds + lane * task->m * n_x * n_a + from;
+    for (int64_t i = 0; i < n_x; i++) {
+        double *x0 = sums->x0 + (lane * n_x + i) * n_a + from;
+        memcpy(x0, bars->y + i * na, bytes);
+        if (first) add(x0, 1.0, seed + i * n_a, bars->count);
     }
     for (int64_t i = 0; i < model->n_p; i++)
-        memcpy(sums->p + (lane * model->n_p + i) * n_a, bars->p + i * na, sizeof(double) * n_a);
-    memcpy(sums->start + lane * n_a, bars->start, sizeof(double) * n_a);
-    memcpy(sums->duration + lane * n_a, bars->duration, sizeof(double) * n_a);
+        memcpy(sums->p + (lane * model->n_p + i) * n_a + from, bars->p + i * na, bytes);
+    memcpy(sums->start + lane * n_a + from, bars->start, bytes);
+    memcpy(sums->duration + lane * n_a + from, bars->duration, bytes);
     return FINE;
 }
 
@@ -409,7 +411,8 @@ int64_t castfit_pull(const Model *model, const Tableau *method, const Task *task
                      int64_t budget)
 {
     Work w;
-    const int64_t na = sums->n_a == 1 ? 1 : (sums->n_a + WIDE - 1) / WIDE * WIDE, n = model->n_x + model->n_z;
+    const int64_t n_a = sums->n_a, parts = (n_a + AT_ONCE - 1) / AT_ONCE, few = parts > 0 ? (n_a + parts - 1) / parts : 0;
+    const int64_t na = few == 1 ? 1 : (few + WIDE - 1) / WIDE * WIDE, n = model->n_x + model->n_z;
     int64_t lane = first, gone = 0, *kept = room(2 * task->lanes + 1, sizeof(int64_t));
     Task again = *task; /* keeps steps in a pool of its own, one lane after the other */
     again.pool = room(again.room = 1, sizeof(double));
@@ -449,7 +452,10 @@ int64_t castfit_pull(const Model *model, const Tableau *method, const Task *task
             steps = again.pool;
             if (code == FINE && count < 0) code = NO_MEMORY;
         }
-        if (code == FINE) code = pull(&w, &bars, &stages, sums, lane, steps + at, count);
+        for (bars.from = 0; bars.from < n_a && code == FINE; bars.from += few) {
+            bars.count = few < n_a - bars.from ? few : n_a - bars.from;
+            code = pull(&w, &bars, &stages, sums, lane, steps + at, count);
+        }
         task->code[lane] = code;
         gone += 2 * (count > 0 ? count : 1);
     }

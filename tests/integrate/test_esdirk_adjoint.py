@@ -98,6 +98,20 @@ def test_gradients_are_those_of_directions_along_the_same_steps(case, tolerance)
     same_sums(Integrator(model.system, grid, options), lanes, rng, moving=case is not of_chain)
 
 
+@CASES
+def test_many_sums_are_each_what_they_are_alone(case):
+    rng = np.random.default_rng(7)
+    model, lanes, grid = case(rng)
+    integrator = Integrator(model.system, grid, IntegratorOptions("esdirk"))
+    at = integrator.values(lanes, keep=True)
+    seeds = rng.standard_normal((lanes.size, 131, integrator.grid.size, lanes.x0.shape[1]))  # in three parts
+    together = integrator.adjoint(lanes, at, seeds)
+    for j in (0, 43, 44, 130):
+        alone = integrator.adjoint(lanes, at, seeds[:, [j]])
+        for many, one in zip(together.bars, alone.bars, strict=True):
+            np.testing.assert_allclose(many[:, [j]], one, rtol=1e-12, atol=1e-14 * np.abs(many).max())
+
+
 def test_one_interval_with_an_input_moves_with_its_ends():
     rng = np.random.default_rng(4)
     u = np.array([[[1.0, 2.0, -0.5, 0.1]]])
