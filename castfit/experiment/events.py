@@ -346,6 +346,15 @@ def input_jumps(inputs: Iterable[Input], start: float, end: float) -> list[Occur
     ]
 
 
+def once(event: Happening) -> Happening:
+    """Return an event that states trigger as one that may happen once; others as they are."""
+    if not isinstance(event, Event) or event.when is None:
+        return event
+    twin = Event.__new__(Event)
+    vars(twin).update({**vars(event), "count": 1})
+    return twin
+
+
 def up_to(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
     """Return the events of which something may happen up to a time."""
     return tuple(

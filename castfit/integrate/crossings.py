@@ -70,6 +70,11 @@ class Differences:
             g_k, rate_k = ca.substitute([entries[k], rate], [every], [full])
             self._enclosed[k] = Enclosure(own, g_k), Enclosure(own, rate_k), at
 
+    def straight(self, rates: Array) -> bool:
+        """Tell whether all differences change evenly where states do, by rates (n_x,), and there are no inputs."""
+        moves = np.concatenate([[True], rates != 0.0, np.ones(self._n_u, dtype=np.bool_)])
+        return not (self._support[~self._linear] & moves).any()
+
     def suspects(
         self, dense: DenseOutput, inputs: Array, c: Array, at: tuple[Array, Array], signs: Array, noise: Array
     ) -> Suspects:

@@ -18,7 +18,7 @@ Notation: K nodes, m times of a stretch, the first of them that of its node, or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -46,6 +46,9 @@ _ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of 
 _RESOLVABLE = 1e-12  # of the largest magnitude ...
 _NETWORK = 100  # ... of so many states: fewer may each have units of their own ...
 _UNITS = 1e-30  # ... which are not farther apart than this
+
+_STRAIGHT: Built[Model, ca.Function | None] = Built()
+"""Rates of each model as a function of its parameters, where nothing else is in them."""
 
 _RATES: Built[Model, Mapped] = Built()
 """What `_rates` evaluates, of each model."""
@@ -111,6 +114,20 @@ def as_measured(inputs: Sequence[Input], times: Array, u: Array) -> Array:
     return out
 
 
+def straight_rates(model: Model, p: Array) -> Array | None:
+    """Return the rates (n_x,) of a model whose states change evenly between events; None of other ones."""
+    function = _STRAIGHT.get(model, _straight)
+    return None if function is None else np.asarray(cast("Any", function)(p), dtype=float).ravel()
+
+
+def _straight(model: Model) -> ca.Function | None:
+    system = model.system
+    moved: ca.SX = ca.vertcat(system.t, system.x, system.z, system.u)
+    if system.z.numel() or system.u.numel() or ca.depends_on(system.ode, moved):
+        return None
+    return ca.Function("rates", [system.p], [ca.densify(system.ode)])
+
+
 def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -> list[Stretch]:
     """Integrate from every node through the wanted times up to the next node.
 
@@ -125,6 +142,8 @@ def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -
     kinks = np.unique(np.concatenate(kinks)) if kinks else np.empty(0)
     table = course.timetable
     events = np.empty(0) if table is None else snap(table.times, merge(nodes, times) if times.size else nodes)
+    if table is not None and begins.size == 1 and times.size and straight_rates(course.model, course.p) is not None:
+        return _straight_on(course, table, float(nodes[0]), states[0], times, events)
     going: list[_Leg] = []
     for k, begin in enumerate(nodes.tolist()):
         done = 0
@@ -153,6 +172,37 @@ class _Leg:
     x: Array
     times: Array
     done: int
+
+
+def _straight_on(
+    course: IntegrationCase, table: Timetable, begin: float, x: Array, times: Array, events: Array
+) -> list[Stretch]:
+    """Go from event to event where states change evenly in between: nothing is to be integrated."""
+    slack = float(rounding(np.array([begin]), table.start)[0])
+    done = table.done(begin, slack, at_start=begin <= table.start + slack)
+    found: list[Stretch] = []
+    first, last = 0, float(times[-1])
+    p, rates = course.p, straight_rates(course.model, course.p)
+    while True:
+        if not np.array_equal(table.p[done], p):
+            p = table.p[done]
+            rates = straight_rates(course.model, p)
+        assert rates is not None
+        more = done < events.size and events[done] <= last and first < times.size
+        stop = int(np.searchsorted(times, float(events[done]))) if more else times.size
+        ahead: Array = np.append(times[first:stop], events[done : done + int(more)])
+        t: Array = np.append(begin, ahead)
+        if t.size > 1 and t[1] == begin:
+            t = t[1:]
+        states, nothing = x + rates * (t - begin)[:, None], np.empty((t.size, 0))
+        found.append(Stretch(t, states, nothing, nothing, p, 0, t.size))
+        if not more or (events[done] == last and not table.after[done]):
+            return found
+        begin, x, crossing = float(events[done]), states[-1], table.crossings[done]
+        if crossing is not None:
+            x = crossing.values(x, table.e, np.empty(0))
+        first = stop if table.after[done] else int(np.searchsorted(times, begin, side="right"))
+        done += 1
 
 
 def _stretch(course: IntegrationCase, leg: _Leg, kinks: Array, events: Array) -> tuple[Stretch, Array]:

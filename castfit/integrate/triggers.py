@@ -31,8 +31,8 @@ import scipy
 
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
-from castfit.integrate.trajectories import input_cubics
-from castfit.problem.event_schedule import StateChange, Timetable, Trigger
+from castfit.integrate.trajectories import input_cubics, straight_rates
+from castfit.problem.event_schedule import Crossing, Round, StateChange, Timetable, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +52,7 @@ _LEAST = 1 / 64  # ... but not less than this part of one
 _PARTS = 2**10  # of what is integrated at once: where that fails, its beginning may do
 _CORRECTIONS = 6  # of a time that was located on polynomials ...
 _OFF = 1e-2  # ... by this part of a step at most
+_MOST_EVENTS = 100_000  # of one kind, where nothing else limits them
 _HALVINGS = 40  # to find where an expression turns back
 _TINY = 1e-13  # of a step: how exactly a time is located ...
 _LOCATED = 1e-6  # ... or before it is corrected
@@ -84,6 +85,24 @@ def triggered(
     except _Exhausted as stop:
         watch.e[condition.schedule.rows_of(stop.args[0])] = np.nan
     return replace(at, e=watch.e)
+
+
+def timetable_of(
+    model: Model, condition: Condition, at: Natural, unit: Array, options: IntegratorOptions, end: float
+) -> tuple[Timetable, str]:
+    """Return what happens up to `end` where events happen as often as they do, and why it may not, empty if it may.
+
+    Arguments as in `triggered`.  The schedule has one row for each trigger.
+    """
+    watch = _TriggerWatch(model, condition, at, unit, options, end, rounds=[])
+    why = ""
+    try:
+        watch.run()
+    except _Exhausted as stop:
+        trigger: Trigger = stop.args[0]
+        why = trigger.forbidden or f"the event at {trigger.what} happens more often than {_MOST_EVENTS} times"
+    table = Timetable.of(condition.schedule, condition.start, at.p, at.e)
+    return table.with_rounds(watch.rounds or []), why
 
 
 class _Exhausted(Exception):
@@ -140,7 +159,7 @@ class _Step:
 
 @dataclass
 class _TriggerWatch:
-    """Integrates one experiment, watching triggers; e (n_e,) collects their times."""
+    """Integrates one experiment, watching triggers; e (n_e,) collects their times, or `rounds` what happens."""
 
     model: Model
     condition: Condition
@@ -149,14 +168,17 @@ class _TriggerWatch:
     options: IntegratorOptions
     end: float
     nodes: tuple[Array, Array] | None = None
+    rounds: list[Round] | None = None
     e: Array = field(init=False)
-    signs: list[Array] = field(init=False)
+    signs: Array = field(init=False)
     held: list[bool] = field(init=False)
 
     def __post_init__(self) -> None:
         self.e = self.at.e.copy()
         self.triggers: tuple[Trigger, ...] = self.condition.schedule.triggers
         self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
+        self._counts = [0] * len(self.triggers)
+        self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._truths: dict[tuple[int, bytes], bool] = {}
         self._draws: dict[int, np.random.Generator] = {}
         self._last = -np.inf
@@ -201,11 +223,10 @@ class _TriggerWatch:
 
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
         """See where conditions are true, but for those that are due."""
-        signs = [np.sign(g) for g in self._all(t, x)]
-        held = [trigger.holds(s) for trigger, s in zip(self.triggers, signs, strict=True)]
-        if due:
-            signs = [self.signs[i] if i in due else s for i, s in enumerate(signs)]
-            held = [self.held[i] if i in due else h for i, h in enumerate(held)]
+        signs = np.sign(self._all(t, x))
+        held = [trigger.holds(signs[of]) for trigger, of in zip(self.triggers, self._of, strict=True)]
+        for i in due:
+            signs[self._of[i]], held[i] = self.signs[self._of[i]], self.held[i]
         self.signs, self.held = signs, held
 
     def _from_node(self, due: Sequence[int], t: float, x: Array) -> Array:
@@ -229,22 +250,39 @@ class _TriggerWatch:
 
     def _happen(self, events: Sequence[int], t: float, x: Array) -> Array:
         """Let events happen, then those whose conditions they make true, and so on; return the states."""
-        waiting, before = list(events), self._all(t, x) if events else []
+        waiting, before = list(events), self._all(t, x) if events else np.empty(0)
         while waiting:
             self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
+            turn = self._next(waiting, t, x)
+            waiting = [i for i in waiting if i not in turn]
+            x = self._changed(turn, t, x)
+            after = self._all(t, x)
+            made = self._made_true(before, after)
+            waiting = [i for i in waiting if not self._called_off(i, before, after)] + made
+            before = after
+        return x
+
+    def _changed(self, events: Sequence[int], t: float, x: Array) -> Array:
+        """Let events happen at once, and return the states."""
+        u = self._inputs(t)[0]
+        if self.rounds is None:
             rows: list[int] = []
-            for i in self._next(waiting, t, x):
-                waiting.remove(i)
+            for i in events:
                 if not self._left[i] or self.triggers[i].forbidden:
                     raise _Exhausted(self.triggers[i])
                 rows.append(self._left[i].popleft())
             self.e[rows] = self._last
-            x = self.condition.schedule.crossing_at(rows).values(x, self.e, self._inputs(t)[0])
-            after = self._all(t, x)
-            made = self._made_true(before, after)
-            waiting = [i for i in waiting if not self._called_off(i, before[i], after[i])] + made
-            before = after
-        return x
+            return self.condition.schedule.crossing_at(rows).values(x, self.e, u)
+        key = tuple(events)
+        if key not in self._crossings:
+            rows = [self._left[i][0] for i in events]
+            self._crossings[key] = self.condition.schedule.crossing_at(rows)
+        for i in events:
+            self._counts[i] += 1
+            if self.triggers[i].forbidden or self._counts[i] > _MOST_EVENTS:
+                raise _Exhausted(self.triggers[i])
+        self.rounds.append(Round(self._last, self._crossings[key]))
+        return self._crossings[key].at(self._last, x, self.e, u)
 
     def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
         """Return which of the events that wait happen next: all at once, or the one whose turn it is."""
@@ -262,7 +300,8 @@ class _TriggerWatch:
 
     def _called_off(self, i: int, before: Array, after: Array) -> bool:
         """Tell whether a jump made a condition false whose event waits for its turn."""
-        return not (self.triggers[i].persistent or self.held[i] or np.array_equal(before, after))
+        of = self._of[i]
+        return not (self.triggers[i].persistent or self.held[i] or np.array_equal(before[of], after[of]))
 
     def _holds(self, i: int, signs: Array) -> bool:
         """Tell whether a condition is true where its differences have these signs; there are few of them."""
@@ -271,16 +310,14 @@ class _TriggerWatch:
             self._truths[key] = self.triggers[i].holds(signs)
         return self._truths[key]
 
-    def _made_true(self, before: Sequence[Array], after: Sequence[Array]) -> list[int]:
+    def _made_true(self, before: Array, after: Array) -> list[int]:
         """Return the conditions that a jump made true; differences that it left alone keep their signs."""
-        old, g, known = np.concatenate(before), np.concatenate(after), np.concatenate(self.signs)
-        signs: Array = np.where(g == old, known, np.sign(g))
+        known = self.signs
+        self.signs = np.where(after == before, known, np.sign(after))
         found: list[int] = []
-        changed: list[int] = np.unique(self._owner[signs != known]).tolist()
+        changed: list[int] = sorted({*self._owner[self.signs != known].tolist()})
         for i in changed:
-            own: Array = signs[self._of[i]]
-            self.signs[i] = own
-            held, self.held[i] = self.held[i], self._holds(i, own)
+            held, self.held[i] = self.held[i], self._holds(i, self.signs[self._of[i]])
             if self.held[i] and not held:
                 found.append(i)
         return found
@@ -289,12 +326,12 @@ class _TriggerWatch:
         """Return what happens where differences pass zero."""
         found: list[int] = []
         for i in dict.fromkeys(zero.trigger for zero in passed):
-            trigger, old = self.triggers[i], self.signs[i]
+            trigger, old = self.triggers[i], self.signs[self._of[i]].copy()
             between, new = old.copy(), old.copy()
             for zero in passed:
                 if zero.trigger == i:
                     between[zero.row], new[zero.row] = 0.0, zero.sign
-            self.signs[i] = new
+            self.signs[self._of[i]] = new
             if trigger.truth is None:
                 if old[0] != 0.0 and trigger.direction * old[0] <= 0:
                     found.append(i)
@@ -312,17 +349,18 @@ class _TriggerWatch:
 
         Where integration fails before b, up to where it does.
         """
+        at = self._together.evaluate(step.t, step.x, self._inputs(step.t)[0], self.e[self._rows])
+        noise = np.abs(at[1][:, 1 : 1 + step.x.size]) @ self._noise
+        f = straight_rates(self.model, step.p)
+        if f is not None and self._differences.straight(f):
+            return self._straight(step, b, f, at, noise)
         shortest = (b - step.t) / _PARTS
         while (dense := step.dense(b)) is None:
             if b - step.t <= shortest:
                 return None
             b = step.t + 0.5 * (b - step.t)
         dense.times[-1] = b
-        at = self._together.evaluate(step.t, step.x, self._inputs(step.t)[0], self.e[self._rows])
-        noise = np.abs(at[1][:, 1 : 1 + step.x.size]) @ self._noise
-        found = self._differences.suspects(
-            dense, self.cubics(dense.times), self.e[self._rows], at, np.concatenate(self.signs), noise
-        )
+        found = self._differences.suspects(dense, self.cubics(dense.times), self.e[self._rows], at, self.signs, noise)
         for begin, end in found.intervals.tolist():
             zeros = self._zeros(dense, begin, end)
             if zeros:
@@ -330,6 +368,31 @@ class _TriggerWatch:
         if not step.t < found.end < b:
             return [], b, dense.x[-1], dense.z[-1]
         return [], found.end, dense.at(found.end)[0], dense.z[dense.part(found.end)]
+
+    def _straight(
+        self, step: _Step, b: float, f: Array, at: tuple[Array, Array], noise: Array
+    ) -> tuple[list[_Zero], float, Array, Array]:
+        """Return the same where states, and differences that move, change evenly."""
+        (g, slopes), long, s, same = at, b - step.t, self.signs, _SAME * self.usual
+        rates = slopes[:, 0] + slopes[:, 1 : 1 + f.size] @ f
+        end = g + rates * long
+        leaves = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * same, 0.0))
+        leaves &= np.maximum(np.abs(g), np.abs(end)) > noise
+        rows: Index = np.flatnonzero(leaves)
+        if not rows.size:
+            return [], b, step.x + f * long, step.z
+        with np.errstate(divide="ignore", invalid="ignore"):
+            after = np.where(s[rows] * g[rows] > 0.0, -g[rows] / rates[rows], 0.0)
+        after = np.minimum(np.where(np.isnan(after), 0.0, after), long)
+        first = float(after.min())
+        zeros: list[_Zero] = []
+        owners: list[int] = self._owner[rows].tolist()
+        places: list[int] = rows.tolist()
+        for k, i, late in zip(places, owners, after.tolist(), strict=True):
+            if late <= first + same:
+                sign = float(-s[k] if s[k] else np.sign(end[k])) if end[k] != 0.0 else 0.0
+                zeros.append(_Zero(step.t + first, i, k - self._begins[i], sign))
+        return zeros, step.t + first, step.x + f * first, step.z
 
     def _at_once(
         self, step: _Step, dense: DenseOutput, zeros: Sequence[_Zero]
@@ -372,7 +435,7 @@ class _TriggerWatch:
         """Return the first zeros of all differences in (a, b]."""
         g0, rate0, by_x = self._every_rate(dense, a)
         g1, rate1, _ = self._every_rate(dense, b)
-        signs, same = np.concatenate(self.signs), _SAME * self.usual
+        signs, same = self.signs, _SAME * self.usual
         resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
         turns = (signs * rate0 < 0) & (signs * rate1 > 0)
         stays = (signs * g1 > np.maximum(-signs * rate1 * same, 0.0)) & ~turns
@@ -404,9 +467,9 @@ class _TriggerWatch:
     def _values(self, i: int, t: float, x: Array) -> Array:
         return self.triggers[i].values(t, x, self._inputs(t)[0], self.e)
 
-    def _all(self, t: float, x: Array) -> list[Array]:
-        g, _ = self._together.evaluate(t, x, self._inputs(t)[0], self.e[self._rows])
-        return [g[rows] for rows in self._of]
+    def _all(self, t: float, x: Array) -> Array:
+        """Return the differences of all triggers."""
+        return self._together.evaluate(t, x, self._inputs(t)[0], self.e[self._rows])[0]
 
     @cached_property
     def _together(self) -> StateChange:
@@ -422,6 +485,12 @@ class _TriggerWatch:
         """Which of the differences each trigger has."""
         ends = np.cumsum([trigger.function.first.size1_out(0) for trigger in self.triggers]).tolist()
         return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The first difference of each trigger."""
+        sizes: list[int] = [int(trigger.function.first.size1_out(0)) for trigger in self.triggers]
+        return [sum(sizes[:i]) for i in range(len(sizes))]
 
     @cached_property
     def _owner(self) -> Index:

@@ -154,7 +154,17 @@ class Trigger:
         if self.priority is None:
             return -np.inf
         function, rows = self.priority
+        if self._fixed:
+            return self._fixed[0]
         return float(function.evaluate(t, x, u, e[rows])[0][0])
+
+    @cached_property
+    def _fixed(self) -> list[float]:
+        """A priority that is a number, if it is one."""
+        function = None if self.priority is None else self.priority[0]
+        if function is None or function.support.any():
+            return []
+        return [float(function.evaluate(*(np.zeros(function.first.size1_in(i)) for i in range(4)))[0][0])]
 
     def values(self, t: float, x: Array, u: Array, e: Array) -> Array:
         """Return g, (n,)."""
@@ -399,6 +409,13 @@ class Crossing:
             x, _ = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
         return x
 
+    def at(self, time: float, x: Array, e: Array, u: Array) -> Array:
+        """Return the states after the changes, all of them at this time."""
+        for instant in self.instants:
+            assert instant.change is not None
+            x, _ = instant.change.evaluate(time, x, u, e[instant.parameters])
+        return x
+
     def slopes(self, x: Array, e: Array, u: Array, du: Array) -> tuple[Array, Array, Array]:
         """Return the states after the changes, and their derivatives by x (n_x, n_x) and e (n_x, n_e)."""
         by_x, by_e = np.eye(x.size), np.zeros((x.size, e.size))
@@ -452,6 +469,34 @@ class Crossing:
         return out
 
 
+@dataclass(frozen=True)
+class Round:
+    """What states made happen at one time, as often as it did: not laid out in a schedule's rows."""
+
+    time: float
+    crossing: Crossing
+
+    @property
+    def after(self) -> bool:
+        """Whether a value measured at that very time was measured after it."""
+        return any(instant.after for instant in self.crossing.instants)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundsCrossing(Crossing):
+    """The changes of a time that is known, if there are any, and of rounds that follow it at once."""
+
+    first: Crossing | None = None
+    rounds: tuple[Round, ...] = ()
+
+    def values(self, x: Array, e: Array, u: Array) -> Array:
+        """Return the states after the changes, (n_x,)."""
+        x = x if self.first is None else self.first.values(x, e, u)
+        for of in self.rounds:
+            x = of.crossing.at(of.time, x, e, u)
+        return x
+
+
 @dataclass(frozen=True, eq=False)
 class Timetable:
     """A schedule at numbers: what happens at increasing times (g,), and the parameters between them.
@@ -497,6 +542,32 @@ class Timetable:
             after.append(any(instant.after for instant in jumps if e[instant.time] == first))
         times = np.array(list(groups))
         return cls(start, times, tuple(crossings), np.array(after, dtype=bool), np.array(found), e)
+
+    def with_rounds(self, rounds: Sequence[Round]) -> Timetable:
+        """Return the same with what states made happen, in order."""
+        members: list[tuple[float, int, list[Round]]] = []  # time, the known entry with it or -1, rounds
+        known, last = 0, np.nan
+        for of in rounds:
+            while known < self.times.size and self.times[known] <= of.time:
+                last = float(self.times[known])
+                members.append((last, known, []))
+                known += 1
+            if not follows(last, of.time):
+                last = of.time
+                members.append((last, -1, []))
+            members[-1][2].append(of)
+        members += [(float(self.times[k]), k, []) for k in range(known, self.times.size)]
+        crossings: list[Crossing | None] = []
+        after, p, now = list[bool](), [self.p[0]], 0
+        for time, k, of in members:
+            own = None if k < 0 else self.crossings[k]
+            crossings.append(RoundsCrossing((), own, tuple(of)) if of else own)
+            cause = of[0].after if of and own is None else k >= 0 and bool(self.after[k])
+            after.append(cause or any(r.after for r in of if r.time == time))
+            now += k >= 0
+            p.append(self.p[now])
+        times = np.array([time for time, _, _ in members])
+        return Timetable(self.start, times, tuple(crossings), np.array(after, dtype=bool), np.array(p), self.e)
 
     @property
     def wanted_after(self) -> Array:

@@ -94,6 +94,7 @@ class Loaded:
     sbml: str
     _start: Callable[[Mapping[str, Any]], Start] = field(repr=False)
     _larger: Callable[[str], Loaded | None] = field(default=lambda _: None, repr=False)
+    _limited: bool = field(default=True, repr=False)
 
     @property
     def fixed(self) -> dict[str, Parameter]:
@@ -130,6 +131,11 @@ class Loaded:
         Start(initial={'A': 5}, parameters={'k': 1.5})
         """
         return self._start({} if values is None else values)
+
+    @property
+    def as_often_as_needed(self) -> bool:
+        """Whether nobody said how often events that states trigger may happen in a simulation."""
+        return not self._limited
 
     def larger(self, why: str) -> Loaded | None:
         """Return the same with room for more events than were too few, as a failed simulation says `why`; or None.

@@ -20,7 +20,7 @@ from castfit._support.casadi_functions import Built
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import CastfitError, InputError, check, suggest
-from castfit.experiment.events import read_events, up_to
+from castfit.experiment.events import once, read_events, up_to
 from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
@@ -34,7 +34,7 @@ from castfit.integrate.trajectories import (
     resolvable,
     units_of,
 )
-from castfit.integrate.triggers import triggered
+from castfit.integrate.triggers import timetable_of, triggered
 from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
 from castfit.problem.compiled_problem import Posed
@@ -213,6 +213,7 @@ def _simulated(
             "method 'cvodes' cannot integrate algebraic equations; use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
         )
     happens = read_events(events, mistakes)
+    free = isinstance(problem, Loaded) and problem.as_often_as_needed and not happens
     if isinstance(problem, Loaded):
         begin = problem.start(parameters)
         problem, parameters, happens = problem.model, problem.numbers(begin), (
@@ -226,7 +227,7 @@ def _simulated(
             case = _model_case(model, asked, options)
             late = bool(model.algebraic_states) and any(u.measured == "after" for u in case.inputs)
             eventful = happens or late or model.with_switches is not model
-            return _eventful(case, happens) if eventful else _outputs(case)
+            return _eventful(case, happens, free=free) if eventful else _outputs(case)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
     mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
@@ -238,8 +239,12 @@ def _simulated(
     return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
 
 
-def _eventful(case: SimulationCase, events: Sequence[Happening]) -> dict[str, Any]:
-    """Return all outputs of a model in which something happens at times: of a problem that has this one experiment."""
+def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool = False) -> dict[str, Any]:
+    """Return all outputs of a model in which something happens at times: of a problem that has this one experiment.
+
+    `free` : events that states trigger happen as often as they do
+    """
+    events = [once(event) for event in events] if free else events
     model, times = case.model, case.times
     begin, end = float(case.nodes.times[0]), float(times[-1])
     end = end if end > begin else begin + 1.0  # a measurement must follow the start
@@ -260,7 +265,7 @@ def _eventful(case: SimulationCase, events: Sequence[Happening]) -> dict[str, An
         raise InputError("simulate", error.problems) from error
     (condition,) = posed.conditions
     (known,) = first_nodes(posed, posed.guess)
-    x, z, p, u = states_at(posed, condition, posed.guess, known, times, case.options)
+    x, z, p, u = states_at(posed, condition, posed.guess, known, times, case.options, free=free)
     return _observed(model, times, x, z, p[:, : len(model.parameters)], u)
 
 
@@ -525,9 +530,12 @@ class SimulationCase:
 
     @classmethod
     def of(
-        cls, problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions
-    ) -> SimulationCase:
+        cls, problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array,
+        options: IntegratorOptions, *, free: bool = False,
+    ) -> SimulationCase:  # fmt: skip
         """Return the case of an experiment at theta (n_theta,) with what its states trigger up to the last time.
+
+        That may happen as often as it does if events are `free`, each of which has one row then.
 
         Raises SimulationError: if that happens more often than it may.
         """
@@ -536,10 +544,16 @@ class SimulationCase:
         if condition.schedule.triggers:
             table, end = (np.array([condition.start]), at.a[None], z_guess[None]), float(times[-1])
             unit = units_of(model, inputs, at.p, end - condition.start, table)
-            at = triggered(model, condition, at, unit, options, end)
-            reason = condition.schedule.impossible(at.e, condition.start)
+            timetable = None
+            if free:
+                timetable, reason = timetable_of(model, condition, at, unit, options, end)
+            else:
+                at = triggered(model, condition, at, unit, options, end)
+                reason = condition.schedule.impossible(at.e, condition.start)
             if reason:
                 raise EventLimitError(condition.name, condition.start, reason)
+            if timetable is not None:
+                return cls(condition.name, model, inputs, at.p, z_guess, options, nodes, times, timetable)
         return cls(condition.name, model, inputs, at.p, z_guess, options, nodes, times, condition.timetable(at))
 
 
@@ -554,13 +568,16 @@ def _observed(model: Model, times: Array, x: Array, z: Array, p: Array, u: Array
 
 
 def states_at(
-    problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions
-) -> tuple[Array, Array, Array, Array]:
+    problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions,
+    *, free: bool = False,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """Return states (n, n_x), (n, n_z), parameters (n, n_p) and inputs (n, n_u) of an experiment, from node to node.
+
+    `free` as of a `SimulationCase`.
 
     Raises SimulationError: if the integration stops.
     """
-    return _states(SimulationCase.of(problem, condition, theta, nodes, times, options))
+    return _states(SimulationCase.of(problem, condition, theta, nodes, times, options, free=free))
 
 
 def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:

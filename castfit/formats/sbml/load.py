@@ -196,6 +196,7 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         str(library("libsbml").writeSBMLToString(found)),
         partial(_started, values),
         partial(_larger, where, found, parameters, limits),
+        "count" in limits.fixed,
     )
 
 

@@ -579,3 +579,46 @@ def test_a_time_of_an_event_can_be_estimated_by_any_transcription():
         result = cf.fit(problem, how)
         assert result.success, result.message
         assert (result.parameters["k"], result.parameters["late"]) == pytest.approx((1.1, 2.2), rel=1e-5)
+
+
+@pytest.mark.parametrize("moving", ["", "y' = -y; y = 1;"])
+def test_events_happen_as_often_as_they_do(moving):
+    """Far more often than a hundred times, with a cascade each; whether anything has to be integrated or not."""
+    out = of(
+        f"{moving} n = 0; m = 0; due = 0.01; reset = 0;"
+        "at time - reset >= due, priority = 2: reset = time, n = n + 1;"
+        "at time - reset >= due, priority = 1, persistent = false: m = m + 1000;"
+        "at n - m > 0.5, priority = 3: m = m + 1",
+        times=[0.0, 1.005, 3.005],
+    )
+    np.testing.assert_allclose(out["n"], [0, 100, 300])
+    np.testing.assert_allclose(out["m"], [0, 100, 300])
+
+
+def test_given_counts_are_kept():
+    text = "x' = 1; x = 0; n = 0; at x >= 1: x = 0, n = n + 1"
+    assert cf.simulate(cf.sbml.load_antimony(text), times=[0.0, 250.5])["n"][-1] == 250
+    with pytest.raises(cf.SimulationError, match="happens more often than 100 times; give a larger count="):
+        cf.simulate(cf.sbml.load_antimony(text, count=100), times=[0.0, 250.5])
+
+
+def test_even_rates_give_what_integration_gives():
+    """Values before, at and after events, those of known times among them; a state that decays has to be integrated."""
+    text = (
+        "x' = k; x = 0; k = 0.3; w' = 2 - 3 * k; w = 1; n = 0; y = 5;"
+        "at x > 1.05: x = 0.2, n = n + 1; at time >= 4: y = y + n; at y > 5: w = 1;"
+        "at 0.7 after w > 2: n = n + 10, w = 0"
+    )
+    times = [0.0, 0.5, 3.5, 4.0, 4.5, 6.3, 8.0, 12.0]
+    even, other = (of(more + text, times=times) for more in ("", "z' = -z; z = 1; "))
+    for name in "xwny":
+        np.testing.assert_allclose(even[name], other[name], rtol=1e-8, atol=1e-8)
+    assert even["n"][-1] > 10
+
+
+@pytest.mark.parametrize(
+    ("degree", "value", "root"), [(3, -8, -2), (3, 8, 2), (5, -32, -2), (2, 9, 3), (2, -4, np.nan)]
+)
+def test_odd_roots_of_negative_numbers(degree, value, root):
+    out = of(f"y' = 0; y = {value}; x := root({degree}, y)", times=[0.0, 1.0])
+    np.testing.assert_allclose(out["x"], [root, root], rtol=1e-12)
