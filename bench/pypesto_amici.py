@@ -55,7 +55,8 @@ def accurate(objective, x):
     """Return the value of AMICI and its gradient at the tightest tolerances with which it comes to an end."""
     import numpy as np
 
-    solver = objective.amici_solver
+    parts = [objective, *getattr(objective, "_objectives", ())]  # several where there are priors
+    solver = next(of.amici_solver for of in parts if hasattr(of, "amici_solver"))
     solver.set_max_steps(1_000_000)
     for relative in (1e-12, 1e-11, 1e-10, 1e-9):
         solver.set_relative_tolerance(relative)

@@ -38,6 +38,7 @@ _DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
 _VIOLATED = 1e-6  # of a constraint's unit
 _EXCHANGES = 8  # searches more, at most, until constraints are kept between points
 _ROUNDING = 1e-12  # of an initial state
+_NOT_JUDGED = "What was found was not judged"
 _PATIENCE = 1.0  # seconds beyond the limit that it may take to judge what was found
 _CONNECTED = 1e-6  # gaps, in units of the states
 
@@ -418,7 +419,8 @@ def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tu
     expected = staged.seconds_to_linearize(solution.v)
     if expected > max(left, _PATIENCE):
         status = Status.MAX_TIME if solution.status.success else solution.status
-        detail = f"{solution.detail} What was found was not judged, which takes about {expected:.2g} s.".strip()
+        said = "" if _NOT_JUDGED in solution.detail else f"{_NOT_JUDGED}, which takes about {expected:.2g} s."
+        detail = f"{solution.detail} {said}".strip()
         return replace(solution, status=status, detail=detail), staged.evaluate(solution.v)
     linear = staged.linearize(solution.v)
     if not linear.ok:

@@ -112,7 +112,10 @@ class DenseResiduals:
 
 @dataclass(frozen=True)
 class _Flown:
-    """What is known at a point whatever the data are: the values, and what derivatives begin with."""
+    """What is known at a point whatever the data are: the values, and what derivatives begin with.
+
+    found : of the last point where states had to be integrated; they have not moved since
+    """
 
     key: bytes
     natural: Array
@@ -145,7 +148,10 @@ class Reading:
 
 
 class Lean:
-    """The cost and the rows of a problem whose only variables are theta; see the module."""
+    """The cost and the rows of a problem whose only variables are theta; see the module.
+
+    integrations : how often states were integrated; they are kept where only outputs and noise move
+    """
 
     def __init__(self, given: Given, links: Linked) -> None:
         self._given, self._links = given, links
@@ -180,8 +186,12 @@ class Lean:
             tuple(np.empty(shape) for shape in ((1, chain.n_r, 0), (1, chain.n_c, 0), (1, 0, chain.theta.size)))
             for chain in layout.chains
         ]
+        every, starts = np.ones(self._n_p, dtype=np.bool_), np.ones(self._n_x, dtype=np.bool_)
+        flows = [every if c.link.flow is None else c.link.flow for c in posed.conditions]
+        self._flow = np.array([np.concatenate([flow, starts]) for flow in flows])
         self._last: Reading | None = None
         self._flown: _Flown | None = None
+        self.integrations = 0
         self._costs: dict[bytes, float | None] = {}
 
     @classmethod
@@ -294,6 +304,10 @@ class Lean:
         if linked is None:
             return None
         y, by_n = linked
+        last = self._flown
+        if last is not None and np.array_equal(last.y[self._flow], y[self._flow]):  # only outputs and noise move
+            self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=self._shown(last.x, last.z, y))
+            return self._flown
         n_p, N = self._n_p, self._of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
         found: list[tuple[Lanes, Trajectories]] = []
@@ -305,6 +319,7 @@ class Lean:
             x[flight.points] = states.x[flight.lane, flight.at]
             z[flight.points] = states.z[flight.lane, flight.at]
             found.append((lanes, states))
+        self.integrations += 1
         self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y))
         return self._flown
 
@@ -316,10 +331,7 @@ class Lean:
 
     @np.errstate(all="ignore")
     def projected(self, v: Array, projection: Projection) -> Array | None:
-        """Return v with what is eliminated at its optimum, where no state depends on it; what is known there is kept.
-
-        None where something cannot be computed.
-        """
+        """Return v with what is eliminated at its optimum, where no state depends on it; None where that fails."""
         flown = self._fly(v)
         dy = None if flown is None else self._links.slopes_at(flown.by_n, np.where(self._log, flown.natural, 1.0))
         if flown is None or dy is None:
@@ -333,15 +345,7 @@ class Lean:
             g = self._shown(flown.x, flown.z, np.array(of_p))
             yield from ((c.measured, g[None, points]) for c, points in zip(chains, self._chains, strict=True))
 
-        out = projection.projected(v, naturals, observe)
-        natural = natural_value(out, self._log)
-        linked = self._links.at(natural)
-        if linked is None:
-            return None
-        y, by_n = linked
-        shown = self._shown(flown.x, flown.z, y)
-        self._flown = replace(flown, key=out.tobytes(), natural=natural, y=y, by_n=by_n, g=shown)
-        return out
+        return projection.projected(v, naturals, observe)
 
     def _weighted(self, v: Array, flown: _Flown) -> Reading | None:
         if flown.g.shape[1] > self._n_g and not _finite(self._constrained(flown.g), self._bounded_of):

@@ -125,7 +125,9 @@ _LONG = 0.5  # seconds from which something is not begun if the last one took lo
 _GRAPHS: Built[Model, ca.Function] = Built()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
 
-_TOOK: Built[Model, dict[tuple[str, bool, int], tuple[float, ...]]] = Built()
+_PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
+_Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
+_TOOK: Built[Model, dict[_Sort, tuple[float, ...]]] = Built()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
 
 _ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Segments]] = Built()
@@ -471,13 +473,18 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
+        began = time.perf_counter()
         lean = self._arrays
+        before = 0 if lean is None else lean.integrations
         at = None if lean is None else lean.read(v)
         if lean is not None and at is not None:
+            if lean.integrations > before:
+                self._noted("values", began)
             return self._remembered(key, lean.evaluation(v, at), at)
         naturals = self._naturals(v)
         with self._silently():
             sweep = self._integrate(v, naturals)
+        self._noted("values", began)
         if self.eliminated.size:
 
             def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
@@ -543,29 +550,45 @@ class ShootingProblem(TranscribedProblem):
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:
-        """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known."""
+        """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known.
+
+        Where none was carried out it is at least that at a looser tolerance, and guessed from that of the states alone.
+        """
         if self._linear is not None and same_point(self._linear.v, v):
             return 0.0
-        known, key = self._took("linearization")
-        return min(known.get(key, ()), default=0.0)
+        return self._expected("linearization")
 
-    def _took(self, what: str) -> tuple[dict[tuple[str, bool, int], tuple[float, ...]], tuple[str, bool, int]]:
+    def _expected(self, what: str) -> float:
+        known, key = self._took(what)
+        if key in known:
+            return min(known[key])
+        looser = [min(took) for sort, took in known.items() if sort[:3] == key[:3] and sort[3] > key[3]]
+        alone = min(known.get(self._took("values")[1], ()), default=0.0)
+        if what != "linearization" or self._backward:
+            alone = 0.0
+        return max(*looser, alone * (1.0 + _PER_DIRECTION * self.layout.n_theta), 0.0)
+
+    def _took(self, what: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""
-        return _TOOK.get(self.problem.model, lambda _: {}), (what, self._nodes, len(self._here))
+        known = _TOOK.get(self.problem.model, lambda _: {})
+        return known, (what, self._nodes, len(self._here), self.options.relative_tolerance)
+
+    def _noted(self, what: str, began: float) -> None:
+        """Keep how long something took."""
+        known, key = self._took(what)
+        known[key] = *known.get(key, ())[-1:], time.perf_counter() - began
 
     @contextmanager
     def _timed(self, what: str) -> Generator[None, None, None]:
         """Begin nothing that will take longer than there is time, as it did before; note how long it takes."""
-        known, key = self._took(what)
-        before = known.get(key, ())
-        expected = min(before, default=0.0)
+        expected = self._expected(what)
         if expected > _LONG:
             look(expected)
         began = time.perf_counter()
         try:
             yield
         finally:  # cut off it would have taken longer
-            known[key] = *before[-1:], time.perf_counter() - began
+            self._noted(what, began)
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Integrate all stages, and one adjoint state back from the end of each."""

@@ -236,3 +236,37 @@ def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, 
     assert few.promise == pytest.approx(condensed.promise, rel=1e-9)
     assert few.condition == pytest.approx(condensed.condition, rel=1e-9)
     np.testing.assert_allclose(few.gradient, condensed.gradient, rtol=1e-9)
+
+
+def test_states_are_kept_where_only_outputs_and_noise_move():
+    x, k, scale, spread = cf.symbols("x k scale spread")
+    model = cf.Model({x: -k * x}, parameters=[k, scale, spread], outputs={"y": scale * x}, initial={x: 2.0})
+    times = np.array([0.5, 1.0, 2.0])
+    experiments = [cf.Experiment({"y": np.exp(-times)}, time=times + shift, noise={"y": cf.Gaussian(spread)})
+                   for shift in (0.0, 0.1)]  # fmt: skip
+    parameters = {n: cf.Parameter(0.5, 0.01, 10.0, scale="log") for n in ("k", "scale", "spread")}
+    problem = cf.Problem(model, experiments, parameters=parameters)
+    staged = staged_of(problem)
+    lean = staged.steep
+    assert lean is not None
+    at = np.log([0.5, 0.5, 0.5])
+    staged.linearize(at)
+    count = lean.integrations
+    for moved in at + np.array([[0.0, 0.3, 0.0], [0.0, 0.3, -0.2], [0.1, 0.3, -0.2]]):
+        found, expected = staged.linearize(moved), one_by_one(problem).linearize(moved)
+        assert lean.integrations == count + (moved[0] != at[0])
+        assert found.cost == pytest.approx(expected.cost, rel=1e-13)
+        for own, other in zip(found.jacobians, staged_of(problem).linearize(moved).jacobians, strict=True):
+            np.testing.assert_array_equal(own.R_q, other.R_q)
+
+
+def test_what_a_linearization_takes_is_guessed_from_the_states_alone_until_one_is_known():
+    problem = several(sigma=0.1)
+    staged = staged_of(problem)
+    known, key = staged._took("values")
+    known[key] = 4.0, 3.0
+    n = staged.layout.n_theta
+    assert staged.seconds_to_linearize(staged.start) == pytest.approx(3.0 * (1 + 0.1 * n))
+    assert staged.coarse().seconds_to_linearize(staged.start) < 1.0  # another tolerance
+    staged.linearize(staged.start + 1e-3)
+    assert 0.0 < staged.seconds_to_linearize(staged.start) < 3.0
