@@ -266,6 +266,7 @@ def _as_asked(
         chi2=chi2,
         active={n: "kink" if n in names else side for n, side in found.active.items()},
         neg2loglik=found.neg2loglik + twice,
+        neg2logprior=found.neg2logprior + twice,
         aic=found.aic + twice,
         bic=found.bic + twice,
         identifiability=_judged(found.identifiability, names),

@@ -48,6 +48,15 @@ def test_a_quantity_ends_at_the_kink_or_off_it(mean, scale, transcription, solve
     assert found.chi2 == pytest.approx(2 * found.cost)
 
 
+@pytest.mark.parametrize(("mean", "scale"), [(0.6, 0.02), (0.5, 0.001)])
+def test_a_fit_that_is_stopped_tells_the_prior_with_its_kink(mean, scale):
+    """The search begins with priors that are rounded off."""
+    found = cf.fit(decay(LaplacePrior(mean, scale)), "single", callback=lambda now: now.iteration >= 1)
+    assert found.status is cf.Status.STOPPED_BY_CALLBACK
+    density = stats.laplace(mean, scale).logpdf(found.parameters["k"])
+    assert found.neg2logprior == pytest.approx(-2 * density, abs=1e-8)
+
+
 def test_a_quantity_at_its_kink_is_said_to_be_there(tmp_path):
     found = cf.fit(decay(LaplacePrior(0.5, 0.001)))
     assert "At the kink of the prior: k." in found.message
