@@ -28,6 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ NAME = "sizes"
 MAX_TIME = 60.0  # seconds per fit
 _MEMORY = 4.0  # gigabytes, of a process; what needs more ends as what failed
 _OVERRUN = 4.0  # limits of a fit, after which the process of a case ends whatever it is doing
-_FITS, _SHORT = 8, 1.0  # fits at most, CPU seconds after which there is no third
+_FITS, _SHORT = 5, 0.5  # fits at most, CPU seconds after which there is no third
 _ABOVE = 0.01  # of chi2
 _NEAR, _NEAR_MEMORY = 1.5, 2.0
 _DEFAULT = "default"
@@ -267,12 +268,21 @@ def run_sizes(
 
 def _alone(case: str, method: str, max_time: float) -> SizedFit:
     """Fit one case by one method in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=_context()) as pool:
         try:
             return pool.submit(measured, case, method, max_time).result()
         except (MemoryError, BrokenProcessPool) as error:
             lost = type(error).__name__
             return SizedFit(case, method, "", lost, np.inf, 0.0, np.inf, np.inf, np.inf, 0)
+
+
+def _context() -> BaseContext:
+    """Return how processes begin: where the system forks, from one that has imported castfit, and fitted nothing."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _read(file: Path | None) -> dict[tuple[str, str], SizedFit]:
