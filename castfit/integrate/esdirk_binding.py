@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import is_
 from pathlib import Path
-from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -55,6 +54,7 @@ _MODEL_FLAGS = ("-O1", "-ffp-contract=off")
 _EVALUATE = "_ZN6casadi21_function_buffer_evalEPv"  # what evaluates a FunctionBuffer, as its C++ compilers name it
 _LONG = 3000  # operations of the model's functions, from which they are compiled in parts
 _BUDGET = 20_000  # steps between two looks at the watch
+_OPERATION = 2e-9  # seconds of computing time by which an operation is faster where it is compiled
 _COMPILING = 0.06, 2.5e-6  # seconds of computing time: any, and by the length of what is compiled
 _ROOM = 2**19  # numbers of steps that are kept: 4 MB
 _POOLS = 8  # that wait for their next use
@@ -279,7 +279,7 @@ class NativeModel:
     """The functions of one model, from a graph (t, x, z, p, u) -> (ode, alg).
 
     compiled : whether to compile them at once, into `library`
-    may_compile : whether to do so later, if they are long and it has become `worth_compiling`
+    may_compile : whether to do so later, once that has become `worth_compiling`
     patterns : rows and columns of the entries of the Jacobian by states, then by parameters
     elimination : how matrices are factorized
 
@@ -305,17 +305,19 @@ class NativeModel:
         )
         self.patterns = (*_entries(jacobian), *_entries(by_p))
         self.elimination = elimination(self.n_x + self.n_z, self.n_x, *self.patterns[:2])
-        self._long = sum(function.n_instructions() for function in self.functions) > _LONG
+        self._lengths = [function.n_instructions() for function in self.functions]
+        self._long = sum(self._lengths) > _LONG
         self.library = load(self._source, _MODEL_FLAGS) if compiled or _evaluation() is None else None
-        self._may_compile = may_compile and self._long and self.library is None and find_compiler() is not None
+        self._may_compile = may_compile and self.library is None
         self._local = threading.local()
         self.free: list[Array] = []
         """Pools for steps that nobody knows of any more."""
         self.large: list[ref[StoredSteps]] = []
         """Steps in larger pools."""
         self._taken: dict[tuple[bytes, int], int] = {}  # numbers of all steps, by output times and lanes
-        self.spent = 0.0
-        """Seconds of computing time."""
+        self.evaluated = 0.0
+        """Operations of the functions that were carried out."""
+        self._back = 0.0
 
     @property
     def compiled(self) -> bool:
@@ -332,13 +334,22 @@ class NativeModel:
     @property
     def worth_compiling(self) -> bool:
         """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
-        if self.compiled:
+        spent = _OPERATION * self.evaluated
+        if self.compiled or not (self._long or spent > _COMPILING[0]):  # even to write a short source would not pay
             return False
-        return self._known or self.spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
+        return self._known or spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
 
     @cached_property
     def _known(self) -> bool:
         return is_compiled(self._source, _MODEL_FLAGS)
+
+    def count(self, counts: Integers, stages: int, *, along: bool) -> int:
+        """Add to what was `evaluated`, from counts (L, 5) of an integration; return its number of steps."""
+        taken, _, evaluations, *_ = np.add.reduce(counts).tolist()
+        rates, jacobian, slopes = self._lengths
+        self._back = taken * (stages - 1) * slopes  # of the same steps along directions, or on the way back
+        self.evaluated += evaluations * rates + (self._back if along else taken * jacobian)
+        return taken
 
     def make_room(self, room: int) -> None:
         """Give up the oldest steps in large pools until there is room for so many numbers."""
@@ -417,13 +428,12 @@ class NativeModel:
                 lane = call(*addresses, lane, _BUDGET)
 
         self.workspace()  # so that it is not made further down
-        began = thread_time()
         for _ in self._turns(pieces, size):
             look()
-        self.spent += thread_time() - began
         stages = max(method.stages, 0 if pair is None else pair.stages)
+        taken = self.count(counts, stages, along=dx is not None)
         key = grid.tobytes(), size
-        room = int(counts[:, 0].sum()) * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
+        room = taken * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
         self._taken[key] = max(room, int(_FADING * self._taken.get(key, 0)))  # others have the same key
         return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
 
@@ -489,10 +499,9 @@ class NativeModel:
                 lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
         self.workspace()  # so that it is not made further down
-        began = thread_time()
         for _ in self._turns(pieces, size):
             look()
-        self.spent += thread_time() - began
+        self.evaluated += self._back
         return PulledSums(x0, p, start, duration, code, where, which)
 
     def workspace(self) -> _Workspace:
@@ -664,11 +673,10 @@ class TaskLaid:
         addresses = (ctypes.addressof(own.model), *self._addresses)
         self._code.fill(FINE)
         self.counts.fill(0)
-        began = thread_time()
         while lane < size:
             look()
             lane = call(*addresses, lane, _BUDGET)
-        self.by.model.spent += thread_time() - began
+        self.by.model.count(self.counts, self.by.method.stages, along=directions is not None)
         if np.logical_or.reduce(self._code):
             return False
         return all([np.logical_and.reduce(np.isfinite(array), axis=None) for array in out])

@@ -198,11 +198,6 @@ class Integrator:
         order = self.stepping.model.elimination
         return (n**3 // 3, n**2) if order is None else (int(order.products), order.at.size)
 
-    @property
-    def worth_compiling(self) -> bool:
-        """Whether it pays to let the model be compiled, which was not asked for so far."""
-        return self.stepping is not None and self.stepping.model.worth_compiling
-
     def _crew(self, lanes: Lanes) -> Crew | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
         by = crew()

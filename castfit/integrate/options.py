@@ -69,8 +69,8 @@ class IntegratorOptions:
         Number of steps of "collocation" per lane, at most 100,000: no limit of time ends them before the last.
     compile : {"deserved", "never", "auto", "always"}
         Whether to compile the model's equations, into the cache folder: "auto" where a C compiler is found, "always"
-        with an error where not.  "deserved" lets "esdirk" and "explicit" compile a large model, of thousands of
-        operations, where integrating it has taken as long as that will; results are the same to the last bit.
+        with an error where not.  "deserved" lets "esdirk" and "explicit" compile a model once evaluating its equations
+        has taken as long as that will, over all fits and searches; results are the same to the last bit.
         "collocation" has nothing to gain and leaves it.
     watch_sensitivities : bool
         Whether steps of all but the last two are short enough for sensitivities too.  Else they are those that

@@ -420,7 +420,7 @@ def test_large_models_are_compiled_in_parts_where_that_pays_and_give_the_same_bi
     plain, grows = NativeModel(graph, compiled=False), NativeModel(graph, compiled=False, may_compile=True)
     first = seen(grows)
     assert not grows.compiled
-    grows.spent = 1e3
+    grows.evaluated = 1e12
     second, exact = seen(grows), seen(plain)
     assert grows.compiled
     assert not plain.compiled
@@ -439,12 +439,17 @@ def test_models_are_worth_compiling_once_that_takes_no_longer_than_they_did(tmp_
     graph = graph_of(Model({x: -0.377 * x}))
     fresh = NativeModel(graph, compiled=False)
     assert not fresh.worth_compiling
-    fresh.spent = 1.0
+    found = fresh.integrate(one([1.0], [], 3.0, m=2), np.array([0.5, 1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
+    assert 0 < found.counts[0, 2] <= fresh.evaluated < 1e5
+    assert not fresh.worth_compiling
+    fresh.evaluated = 1e9
     assert fresh.worth_compiling
     compiled = NativeModel(graph, compiled=True)
     assert compiled.compiled
     assert not compiled.worth_compiling
-    assert NativeModel(graph, compiled=False).worth_compiling  # since it was compiled before
+    again = NativeModel(graph, compiled=False)
+    again.evaluated = 0.4e8  # too little for a compiler
+    assert again.worth_compiling  # since it was compiled before
 
 
 def test_the_limit_of_steps_holds_for_the_methods_that_try_again():

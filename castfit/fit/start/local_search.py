@@ -104,7 +104,6 @@ def descend(
         return dropped[0]
 
     found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
-    scene.compiled_in_time()
     return Descent(found.theta, scene.cost(found.theta), found.work, (seen[0], seen[1]), dropped[0])
 
 
@@ -128,7 +127,6 @@ def settle(
     for _ in range(rounds):
         look = None if hope == np.inf else _Forecast(hope)
         found = _solve(staged, theta, POLISHING, until - time.time(), look, rule=rule, least=0.0)
-        scene.compiled_in_time()
         theta, before, cost = found.theta, cost, found.cost
         work += found.work * (_FINER if staged is scene.accurate else 1.0)
         optimum = found.optimum
@@ -171,7 +169,6 @@ def grow(
         work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
         if np.isfinite(found.cost):
             theta = found.theta
-    scene.compiled_in_time()
     return theta, work
 
 

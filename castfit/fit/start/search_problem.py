@@ -92,30 +92,14 @@ class Scene:
         """The problem at an accuracy by which floors of long valleys can be followed."""
         if self._accurate is None:
             relative, absolute = _ACCURATE
-            options = replace(
-                self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute, compile="auto"
-            )
+            options = replace(self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute)
             self._accurate = self.staged.integrated_by(options)
         return self._accurate
 
-    def compiled_in_time(self) -> None:
-        """Let the model's functions be compiled once that pays, or was done before.
-
-        Results are the same to the last bit.
-        """
-        options = self.transcription.integrator
-        if options.compile != "deserved" or not any(
-            group.integrator.worth_compiling for group in self.staged.groups[:1]
-        ):
-            return
-        self.transcription = SingleShooting(replace(options, compile="auto"))
-        self.staged = self.staged.integrated_by(self.transcription.integrator)
-        self._shorter = {end: of.integrated_by(self.transcription.integrator) for end, of in self._shorter.items()}
-
     @property
     def exactly(self) -> SingleShooting:
-        """Single shooting at full accuracy, by the method of the search, compiled if that is."""
-        return SingleShooting(IntegratorOptions(search_options().method, compile=self.transcription.integrator.compile))
+        """Single shooting at full accuracy, by the method of the search."""
+        return SingleShooting(IntegratorOptions(search_options().method))
 
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
@@ -186,12 +170,9 @@ def _scene(posed: Posed) -> Scene:
     transcription = SingleShooting(search_options(outputs))
     staged = transcription.transcribe(searched, searched.guess)
     if every_state_measured(searched):
-        scene = Scene(posed, searched, staged, transcription)
-    else:
-        units = _typical(searched, staged, transcription)
-        scene = Scene(posed, searched, staged.with_units(units), transcription, _units=units)
-    scene.compiled_in_time()
-    return scene
+        return Scene(posed, searched, staged, transcription)
+    units = _typical(searched, staged, transcription)
+    return Scene(posed, searched, staged.with_units(units), transcription, _units=units)
 
 
 def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
