@@ -111,7 +111,7 @@ def settle(
     scene: Scene, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
     hope: float = np.inf, step_control: str = "box",
 ) -> Descent:  # fmt: skip
-    """Go down to the optimum, or as far as rounds pay; `dropped` if there is more to come.
+    """Go down to the optimum, or as far as rounds pay, never up from the start; `dropped` if there is more to come.
 
     A round ends where the cost, falling on as it did last, would not come down to `hope`.
 
@@ -137,7 +137,10 @@ def settle(
             staged, rule, ended, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
         elif ended:
             break
-    return Descent(theta, scene.cost(theta), work, dropped=not ended, optimum=optimum)
+    cost, lowest = scene.cost(theta), scene.cost(start)
+    if not cost <= lowest + _ARRIVED:  # what went down at another accuracy need not have done so at that of the search
+        theta, cost, optimum = start, lowest, False
+    return Descent(theta, cost, work, dropped=not ended, optimum=optimum)
 
 
 class _Forecast:

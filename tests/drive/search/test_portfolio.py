@@ -395,6 +395,25 @@ def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     assert whole.cost - 1e-3 < rounds.cost < once.cost - 1.0
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(monkeypatch, lost):
+    problem = chain()
+    scene = scene_of(problem.posed)
+    start = problem.theta_from({"k1": 0.4, "k2": 2.0, "scale": 3.0})[scene.places]
+    higher = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
+    before = scene.cost(start)
+    assert scene.cost(higher) > before
+    found = local_search.Descent(higher, before - 1.0, 5.0, optimum=True)
+    monkeypatch.setattr(local_search, "_solve", lambda *a, **k: found)
+    if lost:  # the search cannot integrate there
+        cost = scene.cost
+        monkeypatch.setattr(type(scene), "cost", lambda self, theta: np.inf if theta is higher else cost(theta))
+    end = settle(scene, start, np.inf)
+    assert (end.theta == start).all()
+    assert end.cost == before
+    assert not end.optimum
+
+
 def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
     floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
