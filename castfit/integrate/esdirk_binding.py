@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import is_
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -318,6 +319,8 @@ class NativeModel:
         self.evaluated = 0.0
         """Operations of the functions that were carried out."""
         self._back = 0.0
+        self.spent = 0.0
+        """Seconds of computing time in the compiled integrator."""
 
     @property
     def compiled(self) -> bool:
@@ -428,8 +431,10 @@ class NativeModel:
                 lane = call(*addresses, lane, _BUDGET)
 
         self.workspace()  # so that it is not made further down
+        began = thread_time()
         for _ in self._turns(pieces, size):
             look()
+        self.spent += thread_time() - began
         stages = max(method.stages, 0 if pair is None else pair.stages)
         taken = self.count(counts, stages, along=dx is not None)
         key = grid.tobytes(), size
@@ -499,8 +504,10 @@ class NativeModel:
                 lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
         self.workspace()  # so that it is not made further down
+        began = thread_time()
         for _ in self._turns(pieces, size):
             look()
+        self.spent += thread_time() - began
         self.evaluated += self._back
         return PulledSums(x0, p, start, duration, code, where, which)
 
@@ -673,9 +680,11 @@ class TaskLaid:
         addresses = (ctypes.addressof(own.model), *self._addresses)
         self._code.fill(FINE)
         self.counts.fill(0)
+        began = thread_time()
         while lane < size:
             look()
             lane = call(*addresses, lane, _BUDGET)
+        self.by.model.spent += thread_time() - began
         self.by.model.count(self.counts, self.by.method.stages, along=directions is not None)
         if np.logical_or.reduce(self._code):
             return False
