@@ -254,7 +254,8 @@ class _TriggerWatch:
         while waiting:
             self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
             turn = self._next(waiting, t, x)
-            waiting = [i for i in waiting if i not in turn]
+            for i in turn:  # once: it may wait twice
+                waiting.remove(i)
             x = self._changed(turn, t, x)
             after = self._all(t, x)
             made = self._made_true(before, after)

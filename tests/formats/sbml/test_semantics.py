@@ -622,3 +622,13 @@ def test_even_rates_give_what_integration_gives():
 def test_odd_roots_of_negative_numbers(degree, value, root):
     out = of(f"y' = 0; y = {value}; x := root({degree}, y)", times=[0.0, 1.0])
     np.testing.assert_allclose(out["x"], [root, root], rtol=1e-12)
+
+
+def test_an_event_that_is_triggered_again_while_it_waits_happens_twice():
+    out = of(
+        "x = 0; n = 0; at time >= 1, priority = 9: x = 2; at time >= 1, priority = 8: x = 0;"
+        "at time >= 1, priority = 7: x = 2; at time >= 1, priority = 6: x = 0;"
+        "at x > 1, priority = 2, fromTrigger = false: n = n + 1",
+        times=[0.0, 2.0],
+    )
+    assert out["n"][-1] == 2.0
