@@ -85,7 +85,7 @@ class Tableau:
     @cached_property
     def error(self) -> Array:
         """The weights of the error estimate, (s,)."""
-        return self.b - self.bhat
+        return self.a[-1] - self.bhat
 
     @cached_property
     def dense(self) -> Array:
@@ -100,8 +100,9 @@ class Tableau:
     @cached_property
     def predict(self) -> Array:
         """How each K_i is predicted from those before it, (s, s)."""
-        out = np.zeros((self.stages, self.stages))
-        for i in range(1, self.stages if self.gamma else 0):
+        s, gamma = self.c.size, self.a[-1, -1]
+        out = np.zeros((s, s))
+        for i in range(1, s if gamma else 0):
             for j in range(i):
                 others = np.delete(self.c[:i], j)
                 out[i, j] = np.prod((self.c[i] - others) / (self.c[j] - others))
@@ -236,12 +237,8 @@ class Elimination:
     @property
     def products(self) -> float:
         """What it costs, in products at listed places."""
-        return self.targets.size + _dense(self.rows.size - self.tail) / _EACH
-
-
-def _dense(n: int) -> float:
-    """Return how many products a dense factorization has."""
-    return (n - 1) * n * (2 * n - 1) / 6
+        left = range(self.rows.size - self.tail)  # by a dense factorization
+        return self.targets.size + sum(k * k for k in left) / _EACH
 
 
 def elimination(n: int, n_x: int, row: Integers, column: Integers) -> Elimination | None:
@@ -336,7 +333,7 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
             price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
             heappush(waiting, (price[i], i))
     tail = len(order)
-    if operations + _dense(n - tail) > limit:  # which may search for pivots too
+    if operations + sum(k * k for k in range(n - tail)) > limit:  # which may search for pivots too
         return None, order, 0
     rest = [i for i in range(n) if i not in taken]
     for i in rest:

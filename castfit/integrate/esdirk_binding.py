@@ -338,8 +338,8 @@ class NativeModel:
     def worth_compiling(self) -> bool:
         """Whether the functions were compiled before, or evaluating them has taken as long as a compiler will."""
         spent = _OPERATION * self.evaluated
-        if self.compiled or not (self._long or spent > _COMPILING[0]):  # even to write a short source would not pay
-            return False
+        if self.library is not None or not (self._long or spent > _COMPILING[0]):
+            return False  # even to write a short source would not pay
         return self._known or spent > _COMPILING[0] + _COMPILING[1] * len(self._source)
 
     @cached_property
@@ -430,6 +430,7 @@ class NativeModel:
                 yield
                 lane = call(*addresses, lane, _BUDGET)
 
+        self.grow()
         self.workspace()  # so that it is not made further down
         began = thread_time()
         for _ in self._turns(pieces, size):
@@ -503,6 +504,7 @@ class NativeModel:
                 addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
                 lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
+        self.grow()
         self.workspace()  # so that it is not made further down
         began = thread_time()
         for _ in self._turns(pieces, size):
@@ -511,14 +513,17 @@ class NativeModel:
         self.evaluated += self._back
         return PulledSums(x0, p, start, duration, code, where, which)
 
-    def workspace(self) -> _Workspace:
-        """Return this thread's, of the compiled functions where they are compiled by now."""
+    def grow(self) -> None:
+        """Compile the functions where that pays by now."""
         if self._may_compile and self.worth_compiling:
             self._may_compile = False
             with suppress(CompilationError), following(None, keep=False) as line:
                 if line is not None:
                     line(f"compiling the model's {self.n_x + self.n_z} equations")
                 self.library = load(self._source, _MODEL_FLAGS)
+
+    def workspace(self) -> _Workspace:
+        """Return this thread's, of the compiled functions where they are compiled by now."""
         own = getattr(self._local, "workspace", None)
         if own is None or own.library is not self.library:
             with _LOCK:  # CasADi counts references without one
@@ -676,6 +681,7 @@ class TaskLaid:
             task.dx0, task.dp, task.dx = map(_address, directions)
             task.n_d = directions[0].shape[2]
             out.append(directions[2])
+        self.by.model.grow()
         own, call, lane, size = self.by.model.workspace(), self._call, 0, x.shape[0]
         addresses = (ctypes.addressof(own.model), *self._addresses)
         self._code.fill(FINE)

@@ -197,7 +197,7 @@ class Result:
     >>> problem = cf.problems.load("bellman").problem
     >>> result = cf.fit(problem)
     >>> result
-    Result(converged: -2 log L = 45.973, k1 = 4.577e-06, k2 = 0.0002796; collocation)
+    Result(converged: -2 log L = 45.973, k1 = 4.577e-06, k2 = 0.0002796; single shooting)
     >>> result["k1"]
     k1 = 4.577e-06 ± 1.6e-07, 95 % interval [4.235e-06, 4.919e-06] (if the model were right: well determined)
     >>> {name: float(f"{error:.2g}") for name, error in result.standard_errors.items()}

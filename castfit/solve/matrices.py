@@ -71,7 +71,8 @@ class BlockRows:
     def dense(self) -> Array:
         """The matrix itself."""
         first, count = 0, sum(map(len, self.blocks))
-        matrix = np.zeros((count + self.tail.shape[0], self.width))
+        more, width = self.tail.shape
+        matrix = np.zeros((count + more, width))
         for columns, block in zip(self.columns, self.blocks, strict=True):
             matrix[first : first + len(block), columns] = block
             first += len(block)
@@ -92,7 +93,7 @@ class BlockRows:
 
     def taken(self, chosen: Index) -> Array:
         """Return some rows, in ascending order, as a dense matrix (k, n)."""
-        matrix = np.zeros((chosen.size, self.width))
+        matrix = np.zeros((chosen.size, self.tail.shape[1]))
         if not chosen.size:
             return matrix
         of = np.searchsorted(self.starts, chosen, side="right") - 1

@@ -68,7 +68,7 @@ class Iteration:
     >>> seen = []
     >>> result = cf.fit(problem, callback=lambda iteration: seen.append(iteration.cost))
     >>> len(seen) > 2, seen[-1] < seen[0]
-    (True, False)
+    (True, True)
     """
 
     iteration: int

@@ -254,7 +254,7 @@ class LocalProblem:
     @property
     def _determining(self) -> Array:
         """Closure rows, and path constraints that determine directions, (k, n_x)."""
-        return np.concatenate([self.condensed.F, self.condensed.path.taken(self._pinned)])
+        return np.concatenate([self.condensed.closure.dense, self.condensed.path.taken(self._pinned)])
 
     @property
     def _pinned(self) -> Index:

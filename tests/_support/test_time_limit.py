@@ -56,7 +56,7 @@ def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch, clock):
 
     plain = module.estimated_errors
     monkeypatch.setattr(module, "estimated_errors", late)
-    result = cf.fit(decay_problem(), max_time=25.0)
+    result = cf.fit(decay_problem(), "collocation", max_time=25.0)
     assert result.status is Status.MAX_TIME
     assert "not checked" in result.message
     assert result.parameters["k"] == pytest.approx(0.3781, rel=1e-3)

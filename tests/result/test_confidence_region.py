@@ -220,7 +220,7 @@ def test_sums_are_written_in_the_quantities_own_units() -> None:
     model = cf.Model({x: 0.5}, parameters=[a, b], initial={x: a + b})
     parameters = {"a": cf.Parameter(0.4, bounds=(-9, 9)), "b": cf.Parameter(0.2, bounds=(-9, 9))}
     problem = cf.Problem(model, cf.Experiment({"x": 1 + 0.5 * T + NOISE}, time=T, sigma=0.02), parameters=parameters)
-    known, unknown = cf.fit(problem).confidence_region().axes
+    known, unknown = cf.fit(problem, "collocation").confidence_region().axes
     assert (known.combination, unknown.combination) == ("a + b", "a - b")
     assert known.known_to == pytest.approx(1.96 * 0.02 / np.sqrt(T.size), rel=1e-3)
     assert np.isinf(unknown.known_to)

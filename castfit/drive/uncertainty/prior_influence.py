@@ -55,7 +55,7 @@ class PriorInfluence:
     -----------------------------------------------------------------------------------------
     k       0.5308       0.042   0.4969       0.043     +0.79  moved by +0.79 standard errors
     <BLANKLINE>
-    sum of squared residuals of the data: 1.23153 with priors, 0.638627 without
+    sum of squared residuals of the data: 1.23152 with priors, 0.638627 without
     """
 
     posterior: Result

@@ -43,7 +43,7 @@ def parsed(text: str, functions: frozenset[str]) -> tuple[float | str | Operatio
 
     Raises FormulaError: if it cannot be read, or calls something that is none of `functions`.
     """
-    reader = _Reader(text, functions)
+    reader = _Parser(text, functions)
     try:
         reader.read(0)
     except RecursionError as error:
@@ -53,7 +53,7 @@ def parsed(text: str, functions: frozenset[str]) -> tuple[float | str | Operatio
     return tuple(reader.found)
 
 
-class _Reader:
+class _Parser:
     """What is left of a formula, and what was found."""
 
     def __init__(self, text: str, functions: frozenset[str]) -> None:
