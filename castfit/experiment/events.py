@@ -346,7 +346,7 @@ def input_jumps(inputs: Iterable[Input], start: float, end: float) -> list[Occur
     ]
 
 
-def once(event: Happening) -> Happening:
+def in_one_row(event: Happening) -> Happening:
     """Return an event that states trigger as one that may happen once; others as they are."""
     if not isinstance(event, Event) or event.when is None:
         return event

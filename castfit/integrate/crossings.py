@@ -100,7 +100,7 @@ class Differences:
         by = slopes[linear][:, places]
         along = (times[:-1, None] - times[0]) + widths[:, None] * np.arange(5) / 4
         rows = g[linear] + (moving - moving[0, 0]) @ by.T + along[:, :, None] * slopes[linear, 0]
-        part = _Pieces(times[:-1], times[1:], rows, moving if others.size else moving[:, :, :0])
+        part = _Cuts(times[:-1], times[1:], rows, moving if others.size else moving[:, :, :0])
         still = np.concatenate([[0.0], dense.x[0], np.zeros(2 * self._n_u + self._n_x), c])
         s, small = (a[np.concatenate([linear, others])] for a in (signs, noise))
         found: list[Array] = []
@@ -134,7 +134,7 @@ class Differences:
         every = every[np.argsort(every[:, 0], kind="stable")]
         return Suspects(every[every[:, 0] < end], end)
 
-    def _bounds(self, part: _Pieces, others: Index, places: Index, still: Array) -> tuple[Array, Array, Array]:
+    def _bounds(self, part: _Cuts, others: Index, places: Index, still: Array) -> tuple[Array, Array, Array]:
         """Return bounds of all differences, and where they may jump, (N, m) each."""
         low, high = part.rows.min(axis=1), part.rows.max(axis=1)
         jump = np.zeros(low.shape)
@@ -151,7 +151,7 @@ class Differences:
         return np.concatenate(lows, axis=1), np.concatenate(highs, axis=1), np.concatenate(jumping, axis=1)
 
     def _courses(
-        self, part: _Pieces, others: Index, places: Index, still: Array, jump: Array
+        self, part: _Cuts, others: Index, places: Index, still: Array, jump: Array
     ) -> tuple[Array, Array, Array, Array, Mask]:
         """Return differences and rates at both ends, and whether they surely rise or fall in between, (N, m) each."""
         steps = np.diff(part.rows, axis=1)
@@ -172,7 +172,7 @@ class Differences:
 
 
 @dataclass(frozen=True)
-class _Pieces:
+class _Cuts:
     """Intervals from begin to end (N,) with coefficients of linear differences and of what others need, (N, 5, n)."""
 
     begin: Array
@@ -180,20 +180,18 @@ class _Pieces:
     rows: Array
     moving: Array
 
-    def some(self, which: Mask) -> _Pieces:
+    def some(self, which: Mask) -> _Cuts:
         """Return some of them."""
-        return (
-            self if which.all() else _Pieces(self.begin[which], self.end[which], self.rows[which], self.moving[which])
-        )
+        return self if which.all() else _Cuts(self.begin[which], self.end[which], self.rows[which], self.moving[which])
 
-    def halved(self) -> _Pieces:
+    def halved(self) -> _Cuts:
         """Return both halves of each."""
         middle = 0.5 * (self.begin + self.end)
         rows, moving = (
             np.concatenate([np.einsum("ij,kjn->kin", half, a) for half in (LEFT, RIGHT)])
             for a in (self.rows, self.moving)
         )
-        return _Pieces(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
+        return _Cuts(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
 
     def box(self, still: Array, places: Index, n: int) -> tuple[Array, Array]:
         """Return bounds of (t, x, u, dx, du, c), (N, ...); what is not at these places among (t, x, u) is still.

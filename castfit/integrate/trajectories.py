@@ -142,8 +142,10 @@ def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -
     kinks = np.unique(np.concatenate(kinks)) if kinks else np.empty(0)
     table = course.timetable
     events = np.empty(0) if table is None else snap(table.times, merge(nodes, times) if times.size else nodes)
-    if table is not None and begins.size == 1 and times.size and straight_rates(course.model, course.p) is not None:
-        return _straight_on(course, table, float(nodes[0]), states[0], times, events)
+    if table is not None and begins.size == 1 and times.size:
+        rates = straight_rates(course.model, course.p)
+        if rates is not None:
+            return _straight_on(course, table, rates, float(nodes[0]), states[0], times, events)
     going: list[_Leg] = []
     for k, begin in enumerate(nodes.tolist()):
         done = 0
@@ -175,19 +177,20 @@ class _Leg:
 
 
 def _straight_on(
-    course: IntegrationCase, table: Timetable, begin: float, x: Array, times: Array, events: Array
+    course: IntegrationCase, table: Timetable, rates: Array, begin: float, x: Array, times: Array, events: Array
 ) -> list[Stretch]:
     """Go from event to event where states change evenly in between: nothing is to be integrated."""
     slack = float(rounding(np.array([begin]), table.start)[0])
     done = table.done(begin, slack, at_start=begin <= table.start + slack)
     found: list[Stretch] = []
     first, last = 0, float(times[-1])
-    p, rates = course.p, straight_rates(course.model, course.p)
+    p = course.p
     while True:
         if not np.array_equal(table.p[done], p):
             p = table.p[done]
-            rates = straight_rates(course.model, p)
-        assert rates is not None
+            again = straight_rates(course.model, p)
+            assert again is not None
+            rates = again
         more = done < events.size and events[done] <= last and first < times.size
         stop = int(np.searchsorted(times, float(events[done]))) if more else times.size
         ahead: Array = np.append(times[first:stop], events[done : done + int(more)])

@@ -20,7 +20,7 @@ from castfit._support.casadi_functions import Built
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import CastfitError, InputError, check, suggest
-from castfit.experiment.events import once, read_events, up_to
+from castfit.experiment.events import in_one_row, read_events, up_to
 from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
@@ -244,7 +244,7 @@ def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool =
 
     `free` : events that states trigger happen as often as they do
     """
-    events = [once(event) for event in events] if free else events
+    events = [in_one_row(event) for event in events] if free else events
     model, times = case.model, case.times
     begin, end = float(case.nodes.times[0]), float(times[-1])
     end = end if end > begin else begin + 1.0  # a measurement must follow the start
