@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
+from castfit._support.casadi_functions import Built
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics, straight_rates
@@ -60,7 +61,7 @@ _ERRORS = 10.0  # times the tolerance of integration: differences that stay so s
 _SAME = 1e-11  # of a step: what passes zero within it does so at once
 
 
-_DIFFERENCES: dict[int, tuple[Differences, StateChange]] = {}
+_DIFFERENCES: Built[StateChange, Differences] = Built()
 
 
 def triggered(
@@ -513,10 +514,7 @@ class _TriggerWatch:
     def _differences(self) -> Differences:
         from castfit.integrate.crossings import Differences
 
-        key = id(self._together)
-        if key not in _DIFFERENCES:
-            _DIFFERENCES[key] = Differences(self._together), self._together
-        return _DIFFERENCES[key][0]
+        return _DIFFERENCES.get(self._together, Differences)
 
     @cached_property
     def usual(self) -> float:

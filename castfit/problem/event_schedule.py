@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Buffered
+from castfit._support.casadi_functions import Buffered, Recent
 from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:
@@ -77,6 +77,15 @@ class StateChange:
             for j in np.flatnonzero(change.changed).tolist():
                 new[j] = states[j]
         return cls.of([t, x, u, ca.vertcat(*c)], new)
+
+    @classmethod
+    def stacked(cls, functions: Sequence[StateChange]) -> StateChange:
+        """Return the values of all of these, one after the other, and so their c."""
+        sizes = [function.first.size1_in(3) for function in functions]
+        t, x, u = (ca.SX.sym(n, functions[0].first.size1_in(i)) for i, n in enumerate("txu"))
+        c = [ca.SX.sym("c", size) for size in sizes]
+        rows = [function.first.call([t, x, u, own])[0] for function, own in zip(functions, c, strict=True)]
+        return cls.of([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows))
 
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
@@ -230,23 +239,20 @@ def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
     """Return conditions that become true together as one instant, which changes the states by all of their changes."""
     if len(instants) < 2 or any(i.trigger is None or i.trigger.truth is None for i in instants):
         return tuple(instants)
-    changes = [instant.change for instant in instants]
-    assert all(change is not None for change in changes)
-    key = tuple(id(change) for change in changes)
-    if key not in _UNITED:
-        _UNITED[key] = StateChange.united([change for change in changes if change is not None]), changes
+    changes = tuple(instant.change for instant in instants if instant.change is not None)
+    assert len(changes) == len(instants)
     return (
         replace(
             instants[0],
-            change=_UNITED[key][0],
+            change=_UNITED.get(changes, StateChange.united),
             parameters=np.concatenate([instant.parameters for instant in instants]),
             after=any(instant.after for instant in instants),
         ),
     )
 
 
-_UNITED: dict[tuple[int, ...], tuple[StateChange, Any]] = {}
-_TOGETHER: dict[tuple[int, ...], tuple[StateChange, Any]] = {}
+_UNITED: Recent[tuple[StateChange, ...], StateChange] = Recent(256)
+_TOGETHER: Recent[tuple[StateChange, ...], StateChange] = Recent(256)
 _ULPS = 4096  # that are one time for what follows an event at once
 
 
@@ -292,15 +298,7 @@ class Schedule:
     @cached_property
     def every_trigger(self) -> StateChange:
         """The differences of all triggers as one function; their c one after the other."""
-        key = tuple(id(trigger.function) for trigger in self.triggers)
-        if key not in _TOGETHER:
-            functions = [trigger.function for trigger in self.triggers]
-            sizes = [function.first.size1_in(3) for function in functions]
-            t, x, u = (ca.SX.sym(n, functions[0].first.size1_in(i)) for i, n in enumerate("txu"))
-            c = [ca.SX.sym("c", size) for size in sizes]
-            rows = [function.first.call([t, x, u, own])[0] for function, own in zip(functions, c, strict=True)]
-            _TOGETHER[key] = StateChange.of([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows)), functions
-        return _TOGETHER[key][0]
+        return _TOGETHER.get(tuple(trigger.function for trigger in self.triggers), StateChange.stacked)
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""

@@ -178,13 +178,10 @@ def _changes(row: TsvRow, mistakes: list[str]) -> tuple[ConditionChange, ...]:
         for column, value in cells.items()
         if number(value) is None and not is_name(value)
     ]
-    mistakes += [
-        f"{row.where}: '{column}' is {value}; give a finite number"
-        for column, value in cells.items()
-        if isinf(number(value) or 0.0)
-    ]
+    infinite = {column: value for column, value in cells.items() if isinf(number(value) or 0.0)}
+    mistakes += [f"{row.where}: '{column}' is {value}; give a finite number" for column, value in infinite.items()]
     cells |= {c: NAN for c in sorted(row.nan) if c != "conditionName"}
-    return tuple(ConditionChange(row.where, c, value) for c, value in cells.items() if not isinf(number(value) or 0.0))
+    return tuple(ConditionChange(row.where, c, value) for c, value in cells.items() if c not in infinite)
 
 
 def _experiments(
