@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, cast
 
 import casadi as ca
+
+from castfit._support.records import dataclass
 
 
 @dataclass(frozen=True)

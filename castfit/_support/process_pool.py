@@ -17,11 +17,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import connection
 from types import TracebackType
 from typing import Any
 
+from castfit._support.records import dataclass
 from castfit._support.status import InputError
 
 GRACE = 10.0  # seconds beyond its limit after which a task hangs

@@ -57,6 +57,8 @@ def _behind_door(function: FunctionType, name: str) -> Any:
 def _with_doors(cls: type, name: str) -> None:
     """Put the constructor and the public methods of a class behind doors."""
     own: dict[str, Any] = dict(vars(cls))
+    if "__init__" in own:
+        own["__init__"] = getattr(cls, "__init__")  # noqa: B009 - which a record writes when it is asked for
     for key, method in own.items():
         kind = cast("Any", type(method))
         bound = kind in (classmethod, staticmethod)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._support.arrays import Array, Index
+from castfit._support.records import dataclass
 
 _FEW = 0.02  # of the products of a dense matrix: each takes so much longer where it has to be found
 _AT_ONCE = 2**20  # entries of rows that are written out

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.views import views
 
 Item = TypeVar("Item")

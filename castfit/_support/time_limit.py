@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.status import Status
 
 P = ParamSpec("P")

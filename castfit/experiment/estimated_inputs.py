@@ -15,7 +15,6 @@ one (m = 2), as of the smoothing spline (Wahba 1978, J. R. Stat. Soc. B 40, 364)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ import scipy
 
 from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.bounds import bound_mistakes
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 

@@ -11,7 +11,6 @@ and meets one that is known counts as later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -20,6 +19,7 @@ import numpy as np
 from castfit._support.arguments import is_count, is_one_of, items, name_of, named, real, reals, text
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.model.comparisons import is_condition

@@ -7,7 +7,7 @@ Replicates are points with equal times.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 import casadi as ca
@@ -17,6 +17,7 @@ from castfit._support.arguments import named, real, reals, text
 from castfit._support.bounds import both_bounds, bound_mistakes
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import InputError, check, suggest, unknown_names
 from castfit.densities.noise.correlation import Correlated, ErrorCovariance

@@ -6,13 +6,13 @@ u(t) = u_k + (u_{k+1} - u_k) (t - t_k) / (t_{k+1} - t_k)      linear: N + 1 valu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, option_mistakes, real, reals, text
 from castfit._support.bounds import bound_mistakes
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check
 

@@ -6,7 +6,7 @@ breakpoints and integrators never step across a kink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,7 @@ from castfit._support.arguments import is_one_of, real, reals, text
 from castfit._support.arrays import Array
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta, timezone
 from numbers import Number
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +12,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, named, real, reals, text
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import suggest, unknown_names
 from castfit.densities.noise.density import Noise

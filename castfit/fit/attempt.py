@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.refinement import Refinement

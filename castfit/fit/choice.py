@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped
 from castfit.integrate.options import SUNDIALS

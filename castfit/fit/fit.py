@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +18,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, following, say
+from castfit._support.records import dataclass
 from castfit._support.silence import is_live
 from castfit._support.status import check
 from castfit._support.time_limit import Interrupt, Stopped, watched

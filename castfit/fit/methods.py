@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from castfit._support.arguments import text
+from castfit._support.records import dataclass
 from castfit._support.status import suggest
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.staged import GradientEvaluation, Linearization, MatchingProducts

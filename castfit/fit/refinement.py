@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from castfit.problem.problem import Posable

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from castfit._support.arguments import is_one_of
+from castfit._support.records import dataclass
 from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched

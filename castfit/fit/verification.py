@@ -20,12 +20,13 @@ SUNDIALS does this also for the ESDIRK method; what it cannot integrate at all, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.integrate import STEPPED, IntegratorOptions, method_of, sundials
 from castfit.integrate.lanes import snap
 from castfit.problem.compiled_problem import CHI2, PETAB

@@ -5,11 +5,12 @@ Every argument has the points along its first axis: t (N,), x (N, n_x), z (N, n_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,7 +20,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -30,6 +29,7 @@ import numpy as np
 from castfit._support.arguments import is_count, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.process_pool import Lost, Pool, Tasks
+from castfit._support.records import dataclass
 from castfit._support.status import InputError
 from castfit._support.time_limit import look
 

@@ -33,13 +33,14 @@ multiplier says that another pivot would have been better, that matrix is factor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,7 +17,7 @@ import ctypes
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from operator import is_
 from pathlib import Path
@@ -30,6 +30,7 @@ import numpy as np
 
 from castfit._support.casadi_functions import find_compiler
 from castfit._support.progress_line import following
+from castfit._support.records import dataclass
 from castfit._support.time_limit import look
 from castfit.integrate.compilation import CompilationError, in_parts, is_compiled, load, shipped
 from castfit.integrate.distributed import threads

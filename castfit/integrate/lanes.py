@@ -7,10 +7,12 @@ no more are one grid, for which one integrator is built.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,6 @@ nothing in them is stiff.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from numbers import Real
 from weakref import WeakKeyDictionary
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, text
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 from castfit.integrate.esdirk import elimination

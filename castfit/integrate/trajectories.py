@@ -17,13 +17,14 @@ Notation: K nodes, m times of a stretch, the first of them that of its node, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built, Mapped
+from castfit._support.records import dataclass
 from castfit.integrate.integrator import integrator_of, relative_grid
 from castfit.integrate.lanes import Lanes, merge, rounding, snap
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ import numpy as np
 import scipy
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics, straight_rates

@@ -9,7 +9,7 @@ found like any other zero; at rounding errors its truth is told by the signs tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arrays import Array
+from castfit._support.records import dataclass
 
 _COMPARISONS = (ca.OP_LT, ca.OP_LE, ca.OP_EQ, ca.OP_NE)
 _MOST = 7  # comparisons of which all signs are tried

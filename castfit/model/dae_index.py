@@ -13,13 +13,13 @@ still be singular, as  a + b = x, 2 a + 2 b = y;  then dg/dz has less than full 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 import scipy
 
+from castfit._support.records import dataclass
 from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:

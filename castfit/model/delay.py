@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.records import dataclass
 from castfit._support.status import check
 
 if TYPE_CHECKING:

@@ -29,11 +29,12 @@ Everything else stays as it is, comparisons of states among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import casadi as ca
 
 from castfit._support.graphs import rewritten
+from castfit._support.records import dataclass
 
 TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
 _COMPARISONS = (ca.OP_LT, ca.OP_LE)

@@ -13,11 +13,11 @@ so that every transcription, solver and statistic works as it is.  A model knows
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import casadi as ca
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 
 

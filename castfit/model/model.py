@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from castfit._support.arguments import items, named, text
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.status import check, suggest, unknown_names
 from castfit._support.views import views

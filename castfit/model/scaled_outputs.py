@@ -9,7 +9,6 @@ of them, they are eliminated while fitting (castfit.problem.linear_scales and ca
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -17,6 +16,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, real, text
 from castfit._support.bounds import both_bounds
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 
 if TYPE_CHECKING:

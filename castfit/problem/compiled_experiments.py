@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit.experiment.events import DIRECTIONS, Doses, Event, Occurrence, input_jumps, occurrences
 from castfit.experiment.experiment import Consistent, Experiment, Free, Points

@@ -12,7 +12,7 @@ theta  (n_theta,)  everything that is estimated, in search scale: a quantity on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, items, named, real, reals, text
 from castfit._support.bounds import bound_mistakes
+from castfit._support.records import dataclass
 from castfit._support.reprs import listed, one_line
 from castfit._support.sparse_rows import below
 from castfit._support.status import InputError, check, suggest, unknown_names

@@ -16,7 +16,7 @@ h, H   (m,), (m, n_theta)  relations and their derivatives by theta
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -24,6 +24,7 @@ import numpy as np
 
 from castfit._support.arguments import real, text
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit._support.status import unknown_names
 from castfit.experiment.events import occurrences
 from castfit.model.expressions import NOT_A_NUMBER, holds_nan, pattern

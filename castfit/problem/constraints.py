@@ -12,7 +12,7 @@ A relation is a CasADi expression whose last operation compares; `relation` take
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -21,6 +21,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check, suggest
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +25,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Buffered, Recent
+from castfit._support.records import dataclass
 from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:

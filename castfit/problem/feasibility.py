@@ -9,13 +9,13 @@ left out of the problem, since copies of an equation leave an interior point met
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 import scipy
 
+from castfit._support.records import dataclass
 from castfit.problem.constraint_compilation import Relation
 
 if TYPE_CHECKING:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import casadi as ca
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief, listed, one_line
 from castfit.experiment.events import Event
 from castfit.model.model import Model

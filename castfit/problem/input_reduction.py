@@ -16,13 +16,14 @@ Where some experiments know the input and others estimate it, factors 0 and 1 ch
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.inputs import Placeholder

@@ -10,12 +10,12 @@ action, that is a set of linear equations in these: rates at many states, reduce
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.model.expressions import exchanged
 from castfit.model.model import Model, by_name
 

@@ -11,13 +11,14 @@ expressions of an experiment's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit.densities.noise.gaussian import LogNormal
 from castfit.problem.lie_derivatives import graph_of
 

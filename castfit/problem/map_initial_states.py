@@ -19,12 +19,13 @@ the implicit function theorem  g_w dw = −g_P dP,  and for weights v on w, with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.problem.parameter_map import Link
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ is measured.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import Unknown

@@ -19,11 +19,13 @@ e      (n_e,)      what events need: times, rates, parameters of what changes (s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     import casadi as ca

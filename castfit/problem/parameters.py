@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -11,6 +11,7 @@ import numpy as np
 
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event

@@ -9,11 +9,12 @@ r      (m,)        rows,  J = dr/dn (m, n_theta)   with  J^T r = d cost/dn  exac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows, below
 from castfit.densities.priors import PriorDistribution
 from castfit.problem.parameter_map import MappedExpressions

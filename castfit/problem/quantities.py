@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import casadi as ca
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit.densities.priors import Belief
 from castfit.experiment.events import symbols_of

@@ -13,7 +13,7 @@ so that memory is linear in the number of experiments, and any few rows and colu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, check, suggest
 

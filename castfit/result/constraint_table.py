@@ -12,11 +12,11 @@ linearized problem at the solution, so that they do not depend on the solver.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import InputError, suggest
 from castfit._support.text_tables import aligned

@@ -15,12 +15,13 @@ same factor, n / (n - tr H), so that it makes no difference whether a sigma is e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import scipy
 
+from castfit._support.records import dataclass
 from castfit.result.fisher_information import (
     NEGLIGIBLE,
     RANK_TOLERANCE,

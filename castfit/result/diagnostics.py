@@ -8,11 +8,12 @@ models are found to miss something, has most of the weight.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief, listed, one_line
 from castfit._support.text_tables import aligned
 from castfit.result.residual_tests import adjusted, neighbours, normality, outliers, trend

@@ -14,11 +14,12 @@ W  (n, rank)  the free y that the data determine;  N (n, f - rank) those that th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask

@@ -21,12 +21,13 @@ k is the sum of the leverages of the data, between 0 and n_theta: the effective 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import one_line
 from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
 from castfit.result.residuals import runs as signs

@@ -8,12 +8,12 @@ what the data determine near the estimate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief, one_line
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.parameter_combinations import product, three_digits

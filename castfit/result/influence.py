@@ -14,11 +14,12 @@ D_i above the median of F(p, dof), or of chi2(p) / p where sigma is known, moves
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

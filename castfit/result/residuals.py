@@ -6,11 +6,12 @@ Tests of them, but for signs, are in `castfit.result.residual_tests`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +17,7 @@ from castfit._support.arguments import is_count, is_one_of, option_mistakes, rea
 from castfit._support.arrays import Array, Mask
 from castfit._support.json_codec import plain, rebuilt_fields, restored
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.renamed import renamed
 from castfit._support.reprs import listed, one_line
 from castfit._support.status import InputError, Status, check, suggest

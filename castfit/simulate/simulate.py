@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Union, cast, overload
 
 import casadi as ca
@@ -18,6 +18,7 @@ from castfit._support.arguments import named, real, reals, text
 from castfit._support.arrays import Array
 from castfit._support.casadi_functions import Built
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import CastfitError, InputError, check, suggest
 from castfit.experiment.events import in_one_row, read_events, up_to

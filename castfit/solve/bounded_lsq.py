@@ -27,13 +27,14 @@ cannot tell rank deficiency from rounding.  Within bounds alone, and where E^T E
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.matrices import (
     Tall,
     UnitCoordinates,

@@ -31,11 +31,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.status import check
 from castfit.solve.matrices import BlockRows, Factors, block_rows
 from castfit.solve.staged import (

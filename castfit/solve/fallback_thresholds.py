@@ -7,8 +7,8 @@ where sigma is known or profiled, so that no threshold depends on units or on a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from castfit._support.records import dataclass
 from castfit.solve.penalty_homotopy import Softening
 
 

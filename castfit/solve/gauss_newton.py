@@ -14,13 +14,14 @@ A class can run it by hand:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched

@@ -20,11 +20,12 @@ say castfit.solve.fallback_thresholds and castfit.solve.residual_plausibility.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.penalty_homotopy import SoftenedProblem, Softening

@@ -8,7 +8,7 @@ is where matrices have a few rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import sqrt
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import scipy
 
+from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows, sparse_rows
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ normal matrix is block tridiagonal with a border of theta: banded Cholesky and a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import scipy
 
 from castfit._support.arrays import Array
+from castfit._support.records import dataclass
 from castfit._support.sparse_rows import sparse_rows
 from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
 

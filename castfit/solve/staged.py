@@ -67,11 +67,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+
+from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask

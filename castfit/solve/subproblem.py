@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.block_pivoting import ends_of, lowest_in_box
 from castfit.solve.bounded_lsq import (
     LinearConstraints,

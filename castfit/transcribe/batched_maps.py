@@ -10,13 +10,13 @@ one after the other in a flat array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Buffered, Built
+from castfit._support.records import dataclass
 from castfit.problem.parameter_map import MappedExpressions
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ divide those that differ, solve again from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit.integrate.lanes import merge, snap
 from castfit.integrate.trajectories import as_measured
 from castfit.problem.lie_derivatives import graph_of

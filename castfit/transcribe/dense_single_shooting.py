@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.integrate import Lanes
 from castfit.integrate.repeated_lanes import RepeatedLanes
 from castfit.problem.parameter_map import Natural, natural_value

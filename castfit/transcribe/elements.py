@@ -22,13 +22,14 @@ are implicit Runge-Kutta methods (Hairer and Wanner 1996, section IV.5):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import scipy
 
+from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows
 from castfit._support.status import check, suggest
 from castfit.integrate import shift_cubics

@@ -13,7 +13,7 @@ n_o     outputs;  n_g  outputs and spreads, what is observed at a point;  n_r  r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built, Mapped
+from castfit._support.records import dataclass
 from castfit.densities.noise.vectorised import DensityFunctions, functions_of
 from castfit.problem.constraint_compilation import applies_at
 from castfit.problem.lie_derivatives import graph_of

@@ -25,12 +25,12 @@ cannot be evaluated there, and, once the search has ended, the verification (see
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
 from castfit.integrate.integrator import integrator_of
 from castfit.transcribe.elements import table

@@ -14,13 +14,14 @@ What is integrated is a system with more parameters, (p, rho_k).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
 from castfit.integrate.lanes import shift_slopes
 

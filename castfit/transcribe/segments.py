@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.integrate import shift_cubics
 from castfit.integrate.integrator import integrator_of, relative_grid
 from castfit.integrate.lanes import merge, snap

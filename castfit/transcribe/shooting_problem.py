@@ -49,7 +49,6 @@ from castfit.solve.staged import (
     locked,
     same_point,
 )
-from castfit.transcribe.adjoint import by_adjoint, gradient_by_adjoint
 from castfit.transcribe.dense_single_shooting import Given, Lean, Reading
 from castfit.transcribe.observation import Measured, Observation, Observer, measured_by
 from castfit.transcribe.relaxed_dae import Relaxed, gains
@@ -599,6 +598,8 @@ class ShootingProblem(TranscribedProblem):
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Integrate all experiments, and one adjoint state of each back from its last datum to its start."""
+        from castfit.transcribe.adjoint import gradient_by_adjoint  # which other fits do not need
+
         v = self.evaluate(v).v if self.eliminated.size else v
         evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
@@ -845,6 +846,8 @@ class ShootingProblem(TranscribedProblem):
     ) -> DirectionalDerivatives:
         if not self._backward:
             return self._sensitivities(sweep, naturals)
+        from castfit.transcribe.adjoint import by_adjoint
+
         seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions

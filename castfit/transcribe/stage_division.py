@@ -23,13 +23,13 @@ stay smooth, but the datum at t_b sees the state after what has not happened yet
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from castfit._support.arguments import option_mistakes, reals, text
+from castfit._support.records import dataclass
 from castfit._support.status import check
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, rounding, snap

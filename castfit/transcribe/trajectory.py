@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -20,6 +20,7 @@ import scipy
 
 from castfit._support.arguments import is_one_of, named, reals, text
 from castfit._support.casadi_functions import Built
+from castfit._support.records import dataclass
 from castfit._support.status import check, suggest
 from castfit._support.time_limit import Stopped
 from castfit.experiment.inputs import Input, Pieces

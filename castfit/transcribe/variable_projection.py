@@ -17,12 +17,13 @@ Kaufman (1975), Newton's step is Newton's for the reduced cost (Schur complement
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.problem.linear_scales import ScaleBlock, Use, blocks_of
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ the innovation  (e_i - phi_i e_{i-1}) / sqrt(1 - phi_i^2),  phi_i = exp(-(t_i - 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy
 
 from castfit._support.arguments import real, reals, text
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit.densities.noise.unknown import Unknown
 

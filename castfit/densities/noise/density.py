@@ -36,7 +36,7 @@ r       (mu - m) / s, of LogNormal with logarithms of both
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,6 +44,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.pickling import Picklable
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ measured (Gourieroux, Monfort, Renault and Trognon 1987).
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import casadi as ca
@@ -31,6 +31,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, real, text
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
 from castfit.densities.noise.special import normal_tail

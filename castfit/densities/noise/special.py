@@ -6,10 +6,10 @@ the branch, which must not be infinite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import casadi as ca
 import numpy as np
+
+from castfit._support.records import dataclass
 
 _SHIFT = 8  # Stirling's series is accurate to 1e-16 from here on
 _BERNOULLI = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from castfit._support.arguments import real, text
 from castfit._support.bounds import both_bounds
+from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit.densities.priors import prior_mistakes
 

@@ -19,7 +19,7 @@ Where the cost is no parabola in x it nearly is one in another coordinate z, who
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from math import exp, inf, isfinite, isnan, lgamma, log, pi, sqrt
 from typing import Any
 
@@ -27,6 +27,7 @@ import scipy
 
 from castfit._support.arguments import is_one_of, real, text
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 
 __all__ = ["Beta", "Gamma", "LogNormalPrior", "Normal", "PriorDistribution", "Truncated", "UniformPrior"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
@@ -12,6 +12,7 @@ import numpy as np
 from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit._support.status import check
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ the cost is straight and holds no information; at the kink the quantity is held,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import copysign, log, sqrt
 
 import numpy as np
 
 from castfit._support.public_names import public
+from castfit._support.records import dataclass
 from castfit.densities.priors.distributions import (
     STRAIGHT,
     Normal,

@@ -11,10 +11,10 @@ docs/understand/box.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 from castfit.solve.subproblem import LocalProblem, Step

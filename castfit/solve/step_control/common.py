@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.staged import Evaluation, Layout, gaps
 from castfit.solve.subproblem import LocalProblem, Step
 

@@ -10,11 +10,11 @@ The e_i are the equations' defects and the violations of path constraints; bound
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.condensing import multipliers
 from castfit.solve.step_control.common import Advance, LineSearch, StepControl, violation
 

@@ -6,11 +6,11 @@ tried, g = -A^T r; if S rises still, that step is multiplied by S/(S + S') until
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.condensing import expand
 from castfit.solve.staged import half_square_in_units
 from castfit.solve.step_control.common import Advance, LineSearch, StepControl

@@ -8,10 +8,9 @@ The multiple follows the gain ratio between the real and the predicted decrease 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 

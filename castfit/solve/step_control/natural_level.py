@@ -10,10 +10,9 @@ function measures distance to the solution, not cost, so ill-conditioned problem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from castfit._support.records import dataclass
 from castfit.solve.step_control.common import Advance, LineSearch, StepControl
 
 _SHORTEST = 1e-5  # shorter steps are tried only to escape points that cannot be integrated

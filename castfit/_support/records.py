@@ -1,0 +1,161 @@
+"""Dataclasses whose constructors are written when they are first called, which most never are in one script.
+
+``dataclasses.dataclass`` writes and compiles six methods for every class: of the 275 of a first fit that is a third of
+all its time.  Here fields are those of ``dataclasses`` still, and so are `fields`, `replace`, matching and messages;
+comparison, hash and repr are common to all classes, and the constructor compiles itself.  What inherits from another
+dataclass is made by ``dataclasses`` as a whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, fields
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+
+class _Factory:
+    """What stands for a default that is made anew at every call, in signatures."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_ANEW = _Factory()
+
+
+class _Unwritten:
+    """The constructor of a class, until somebody asks for it."""
+
+    def __init__(self, cls: type, *, frozen: bool) -> None:
+        self._cls, self._frozen = cls, frozen
+        self._home = vars(sys.modules[cls.__module__])  # its public address may be another one
+
+    def __get__(self, thing: Any, owner: type | None = None) -> Any:
+        made: Any = _constructor(self._cls, self._home, frozen=self._frozen)
+        if vars(self._cls)["__init__"] is self:
+            setattr(self._cls, "__init__", made)  # noqa: B010 - the checker knows no assignment to a method
+        return made if thing is None else made.__get__(thing, owner)
+
+
+def _constructor(cls: Any, home: dict[str, Any], *, frozen: bool) -> Callable[..., None]:
+    known: dict[str, Any] = {"_anew": _ANEW, "_put": object.__setattr__}
+    plain, named, lines = ["self"], ["*"], list[str]()
+    for f in fields(cls):
+        makes: Any = f.default_factory
+        default, made = f"_default_{f.name}", makes is not MISSING
+        known[default] = makes if made else f.default
+        if f.init:
+            of = "=_anew" if made else "" if f.default is MISSING else f"={default}"
+            (named if f.kw_only else plain).append(f.name + of)
+        if f.init or made:
+            value = f"{default}() if {f.name} is _anew else {f.name}" if made and f.init else f.name
+            value = value if f.init else f"{default}()"
+            lines.append(f"_put(self, {f.name!r}, {value})" if frozen else f"self.{f.name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    head = ", ".join(plain + (named if len(named) > 1 else []))
+    body = "\n  ".join(lines or ["pass"])
+    found: dict[str, Any] = {}
+    exec(f"def make({', '.join(known)}):\n def __init__({head}):\n  {body}\n return __init__", home, found)
+    made: Any = found["make"](**known)
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
+    return made
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda thing: tuple(getattr(thing, name) for name in names)
+
+
+def _compared(cls: Any, of: dict[str, Any]) -> None:
+    """Give a class equality of its fields, and a hash where these cannot change."""
+    values = _getter([f.name for f in fields(cls) if f.compare])
+    hashed = _getter([f.name for f in fields(cls) if (f.compare if f.hash is None else f.hash)])
+    own: dict[str, Any] = {**vars(cls)}
+    hashes = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
+
+    def equals(self: Any, other: Any) -> Any:
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def hash_of(self: Any) -> int:
+        return hash(hashed(self))
+
+    if "__eq__" not in own:
+        of["__eq__"] = equals
+    if not hashes:
+        of["__hash__"] = hash_of if cls.__dataclass_params__.frozen else None
+
+
+def _guarded(cls: Any, of: dict[str, Any]) -> None:
+    """Keep what is frozen from being changed."""
+    names = frozenset(f.name for f in fields(cls))
+
+    def put(self: Any, name: str, value: Any) -> None:
+        if type(self) is cls or name in names:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        object.__setattr__(self, name, value)
+
+    def remove(self: Any, name: str) -> None:
+        if type(self) is cls or name in names:
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
+        object.__delattr__(self, name)
+
+    of["__setattr__"], of["__delattr__"] = put, remove
+
+
+def _shown(cls: Any, of: dict[str, Any]) -> None:
+    names = [f.name for f in fields(cls) if f.repr]
+
+    def represent(self: Any) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    if "__repr__" not in vars(cls):
+        of["__repr__"] = recursive_repr()(represent)
+
+
+def _made(cls: Any, *, init: bool, repr: bool, eq: bool, frozen: bool, kw_only: bool) -> Any:
+    if any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:]):
+        return dataclasses.dataclass(init=init, repr=repr, eq=eq, frozen=frozen, kw_only=kw_only)(cls)
+    cls.__doc__ = cls.__doc__ or cls.__name__  # for a signature constructors would be compiled
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    params, of = made.__dataclass_params__, dict[str, Any]()
+    params.init, params.repr, params.eq, params.frozen = init, repr, eq, frozen
+    if init and "__init__" not in vars(made):
+        setattr(made, "__init__", _Unwritten(made, frozen=frozen))  # noqa: B010
+    if repr:
+        _shown(made, of)
+    if eq:
+        _compared(made, of)
+    if frozen:
+        _guarded(made, of)
+    for name, method in of.items():
+        if method is not None:
+            method.__name__, method.__qualname__ = name, f"{made.__qualname__}.{name}"
+            method.__module__ = made.__module__
+        setattr(made, name, method)
+    return made
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(
+        cls: Any = None,
+        /,
+        *,
+        init: bool = True,
+        repr: bool = True,
+        eq: bool = True,
+        frozen: bool = False,
+        kw_only: bool = False,
+    ) -> Any:
+        """Make a dataclass, as ``dataclasses.dataclass`` does."""
+        given = {"init": init, "repr": repr, "eq": eq, "frozen": frozen, "kw_only": kw_only}
+        return (lambda made: _made(made, **given)) if cls is None else _made(cls, **given)
