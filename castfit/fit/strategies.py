@@ -95,7 +95,7 @@ class Strategy(ABC):
         """Return a transcription and a theta (n_theta,) to search from; None if there is none after all."""
 
     def outcome(self, run: FitRun, best: Attempt, asked: Transcription, theta: Array, why: str) -> Attempt | None:
-        """Search from there; what another transcription finds is handed back to the one that was asked for.
+        """Search from there; what another transcription finds is handed back to the one that was asked for or chosen.
 
         `best` is what searches found so far, `why` says why there is another one.  None if it cannot be tried.
         """
@@ -104,7 +104,8 @@ class Strategy(ABC):
             return None
         run.begins(self.words, f"{why}; now {self.words}")
         found = run.attempt(_solvable(run, begin(run, *started, words=self.words)[0]))
-        return _handed_back(run, found, asked) if found.good and started[0].label != asked.label else found
+        wanted = {asked.label} if run.choice is None else {asked.label, run.choice.first.label}
+        return found if not found.good or started[0].label in wanted else _handed_back(run, found, asked)
 
     def preferred(self, found: Attempt, best: Attempt) -> bool:
         """Tell whether what it found takes the place of the best so far."""

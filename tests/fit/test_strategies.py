@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import castfit as cf
 from castfit._bench.textbook_models import Textbook
 from castfit._support.status import SOLVED, Status
+from castfit.fit import strategies
 from castfit.fit.start import local_search
 from castfit.solve.solution import Control, Solution
 from castfit.solve.staged import StagedProblem
@@ -103,6 +105,20 @@ def test_collocation_recovers_from_a_poor_start():
     assert result.success
     assert result.goodness.described
     assert "this was found by try 1" in result.message
+
+
+def test_what_the_chosen_transcription_found_is_not_solved_again_by_another_one(monkeypatch):
+    """With 300 states this took 5.5 GB and minutes: collocation was to be followed only if nothing else helps."""
+    x, (k, m) = cf.symbols(f"x{i}" for i in range(16)), cf.symbols("k m")
+    flows = {x[0]: -k * x[0], **{b: k * a - (m if b is x[-1] else k) * b for a, b in pairwise(x)}}
+    model = cf.Model(flows, parameters=[k, m], outputs={"last": x[-1]})
+    initial = {"x0": 1.0} | {f"x{i}": 0.0 for i in range(1, 16)}
+    pulse = measured(model, {"k": 5.0, "m": 0.2}, initial, np.linspace(0.8, 6.4, 10), 0, lambda _: 0.01, ("last",))
+    monkeypatch.setattr(strategies.OtherTranscription, "start", lambda *_: None)
+    monkeypatch.setattr(cf.Collocation, "transcribe", lambda *_: pytest.fail("collocation was not needed"))
+    result = cf.fit(pulse, start={"k": 30.0, "m": 0.5})
+    assert result.goodness.described
+    assert result.provenance.strategies[0] == "the start" != result.provenance.strategies[-1]
 
 
 @pytest.mark.slow
