@@ -351,4 +351,5 @@ def _slopes(model: Model) -> ca.Function:
 
 def size_of(memory: float) -> str:
     """Say how much memory something takes."""
-    return f"{memory / 1e9:.2g} GB" if memory >= 1e9 else f"{memory / 1e6:.0f} MB"
+    size, unit = (memory / 1e9, "GB") if memory >= 1e9 else (memory / 1e6, "MB")
+    return f"{size:.2g} {unit}" if size < 10.0 else f"{size:.0f} {unit}"
