@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 _SETTLING = 3  # simulations at the start, at most ...
 _MANY_STATES = 100  # ... and above so many rough ones: steps of wrong magnitudes are short
-_LOOSER = 1e-7  # relative tolerance of so many states by default, where gradients are those of the steps
+_LOOSER = 1e-6  # relative tolerance of so many states by default, where gradients are those of the steps
 _ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
 _TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
 _GONE = 1e-6

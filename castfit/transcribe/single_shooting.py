@@ -46,7 +46,7 @@ class SingleShooting:
         gradient of the cost alone, by one adjoint state, whatever the number of quantities, with which IPOPT
         approximates the Hessian.  "auto" takes that for hundreds of quantities of one experiment if the solver is IPOPT
         and the integrator CVODES.  Statistics come from all derivatives, which are computed once more at the end.
-        By "adjoint", models of 100 states or more are integrated to a relative tolerance of 1e-7, not 1e-9, unless
+        By "adjoint", models of 100 states or more are integrated to a relative tolerance of 1e-6, not 1e-9, unless
         `integrator` has another one: the gradient is that of the steps, and needs no finer ones.
 
     Raises

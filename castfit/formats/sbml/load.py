@@ -135,8 +135,8 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         for n in kept
         if n in known and values.roles[n] is not Role.CONSTANT
     ]
-    told = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
-    expressions = {n: values.value(n) for n in (*contents.quantities, *told)}
+    lawful = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
+    expressions = {n: values.value(n) for n in (*contents.quantities, *lawful)}
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
@@ -153,13 +153,14 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
     if not ode:  # nothing moves but time
         ode = {ca.SX.sym("elapsed_time"): ca.SX(1)}
         initial = {}
-    unsized = _without_sizes(values, [*rates.values(), *initial.values(), *residuals.values()])
+    told = [*rates.values(), *initial.values(), *residuals.values(), *_symbols(events)]
+    unset = _without_values(values, ca.vertcat(*told), expressions)
     states = {s.name() for s in (*ode, *values.algebraic.values())}
     outputs = {
         n: e
         for n, e in expressions.items()
         if n not in states and n not in values.parameters and not holds_nan(e) and _finite(e)
-        if not any(ca.depends_on(e, size) for size in unsized)
+        if not any(ca.depends_on(e, of) for of in unset)
     }
     begun: dict[Any, Any] = {values.states[n]: v for n, v in initial.items()}
     begun |= {f.state: start.at_start(f.value.symbol) for f in followed.values()}
@@ -238,12 +239,20 @@ def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]
     return EventLimits(rng=rng, fixed=frozenset(given), **given) if not mistakes else EventLimits(), mistakes
 
 
-def _without_sizes(values: SbmlValues, told: list[ca.SX]) -> list[ca.SX]:
-    """Take away the sizes of compartments that have none and need none; return their symbols."""
-    found = ca.vertcat(*told)
-    unset = [n for n, q in values.contents.quantities.items() if q.kind == "compartment" and n in values.parameters]
-    unset = [n for n in unset if n not in values.numbers and not ca.depends_on(found, values.parameters[n])]
-    return [values.parameters.pop(n) for n in unset]
+def _without_values(values: SbmlValues, told: ca.SX, expressions: Mapping[str, ca.SX]) -> list[ca.SX]:
+    """Take away constants that have no value and need none: sizes of compartments, and what nothing depends on.
+
+    Return their symbols.
+    """
+    unset = [n for n in values.parameters if n not in values.numbers and n not in values.kept]
+    unset = [n for n in unset if not ca.depends_on(told, values.parameters[n])]
+    others = ca.vertcat(*(e for n, e in expressions.items() if n not in unset))
+    sizes = [n for n in unset if (q := values.contents.quantities.get(n)) and q.kind == "compartment"]
+    unused = [n for n in unset if n not in sizes and not ca.depends_on(others, values.parameters[n])]
+    if unused:
+        few = listed((f"'{n}'" for n in unused), 60)
+        warnings.warn(f"constants without a value, on which nothing depends, are left out: {few}", stacklevel=4)
+    return [values.parameters.pop(n) for n in (*sizes, *unused)]
 
 
 def _finite(expression: ca.SX) -> bool:

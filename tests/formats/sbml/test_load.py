@@ -159,3 +159,18 @@ def test_mistakes_in_what_is_asked_for():
         assert phrase in said
     with pytest.raises(cf.InputError, match="Loop detected"):
         cf.sbml.load_antimony("p := q + 1; q := 2 * p; x' = p; x = 0")
+
+
+def test_constants_without_a_value_matter_only_where_something_depends_on_them():
+    decay = "x' = -k * x; x = 2; k = 0.5; const q; const w"
+    with pytest.warns(UserWarning, match="on which nothing depends, are left out: 'q', 'w'"):
+        loaded = cf.sbml.load_antimony(decay)
+    np.testing.assert_allclose(cf.simulate(loaded, times=T, integrator=TIGHT)["x"], 2 * np.exp(-0.5 * T), rtol=1e-8)
+    assert list(loaded.model.parameters) == ["k"]
+    for use in ("y := 2 * q", "at x < 1: x = q", "x2' = q"):
+        with pytest.warns(UserWarning, match="left out: 'w'"):
+            loaded = cf.sbml.load_antimony(f"{decay}; {use}")
+        with pytest.raises(cf.InputError, match="'q' has no value"):
+            cf.simulate(loaded, {"x2": 0.0} if "x2" in use else None, times=T)
+    asked = cf.sbml.load_antimony("x' = -x; x = 1; const q", parameters=["q"])
+    assert list(asked.model.parameters) == ["q"]
