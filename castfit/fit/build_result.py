@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
+import casadi as ca
 import numpy as np
 
+from castfit._support.version import __version__
 from castfit.fit.choice import DOWN, PROBE
 from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import Smooth
@@ -244,13 +245,8 @@ def _largest_gap(staged: StagedProblem, at: Evaluation) -> float:
 @cache
 def versions() -> Mapping[str, str]:
     """Return the versions of what computed a result."""
-    found = {"python": platform.python_version()}
-    for package in ("castfit", "casadi", "numpy"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # castfit run from a checkout
-            found[package] = "unknown"
-    return found
+    by = {name: str(vars(package)["__version__"]) for name, package in (("casadi", ca), ("numpy", np))}
+    return {"python": platform.python_version(), "castfit": __version__, **by}
 
 
 def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: NDArray[np.int8]) -> str:

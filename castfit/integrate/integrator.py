@@ -98,13 +98,6 @@ class Integrator:
         remedy = "compile is 'always', but no C compiler was found; install one or use 'auto'"
         self._place(self.grid, [remedy] if missing else [])
         self._compiles = compiler is not None and self.method != "collocation"
-        arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
-        self.algebra = AlgebraicEquations(
-            arguments,
-            self.graph(*arguments)[1],
-            relative_tolerance=min(self.options.relative_tolerance, _EXACT),
-            absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
-        )
         self.stepping = self._steps() if self.method in STEPPED else None
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
@@ -113,6 +106,17 @@ class Integrator:
         if self.options.compile == "always" and self.stepping is None:
             # A compiler that does not work is reported here.
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
+
+    @cached_property
+    def algebra(self) -> AlgebraicEquations:
+        """The algebraic equations by themselves."""
+        arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txzpu")]
+        return AlgebraicEquations(
+            arguments,
+            self.graph(*arguments)[1],
+            relative_tolerance=min(self.options.relative_tolerance, _EXACT),
+            absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
+        )
 
     def _steps(self) -> Stepping:
         """Return the compiled method for this model, or refuse."""
@@ -588,6 +592,8 @@ class Integrator:
             lanes.p,
             lanes.u[:, first, :, 0],
         )
+        if not self.n_z:
+            return begin, guess
         z, solved = self.algebra.solve(begin, guess, lanes.units[1])
         for lane in np.flatnonzero(~solved):
             detail = f"no solution of the algebraic equations was found near their guess at t = {begin.t[lane]:g}"
@@ -676,7 +682,8 @@ class Integrator:
 
     def _units(self, lanes: Lanes, begin: AlgebraicPoints, z: Array) -> Array:
         """Return the units of states, algebraic states and algebraic equations, (L, n_x + 2 n_z)."""
-        return np.hstack([*lanes.units, self.algebra.sizes(begin, z, lanes.units[1])])
+        sizes = [self.algebra.sizes(begin, z, lanes.units[1])] if self.n_z else []
+        return np.hstack([*lanes.units, *sizes])
 
     def _scales(self, lanes: Lanes, span: slice) -> Array:
         """Return how large parameters, start and duration of a span are, (L, n_p + 2), positive.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import scipy
 
+from castfit._support.distribution_functions import normal_quantile, t_quantile
 from castfit._support.records import dataclass
 from castfit.result.fisher_information import (
     NEGLIGIBLE,
@@ -32,7 +33,7 @@ from castfit.result.fisher_information import (
     positive,
 )
 from castfit.solve.condensing import Condensed, adjoint, condense
-from castfit.solve.matrices import FEW, BlockRows
+from castfit.solve.matrices import FEW, BlockRows, upper_factor
 from castfit.solve.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
 from castfit.solve.subproblem import choose
 
@@ -366,7 +367,7 @@ def _compact(root: Array, more: Array) -> Array:
     size = np.sqrt(np.maximum(np.diag(more), 0.0))
     S, V = np.linalg.eigh(more / np.outer(positive(size), positive(size)))
     both = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
-    triangular = np.asarray(scipy.linalg.qr(both.T, mode="r")[0], dtype=float)
+    triangular = upper_factor(both.T)
     return triangular[: root.shape[0]].T
 
 
@@ -633,8 +634,7 @@ def quantile(level: float, dof: float) -> float:
     if dof <= 0:
         return np.nan
     upper = 0.5 + level / 2
-    # scipy.special rather than scipy.stats, whose import alone takes a quarter of castfit's.
-    return float(scipy.special.ndtri(upper) if np.isinf(dof) else scipy.special.stdtrit(dof, upper))
+    return normal_quantile(upper) if np.isinf(dof) else t_quantile(dof, upper)
 
 
 def neg2loglik(cost: float, constant: float, *, n_unknown: int = 0) -> float:

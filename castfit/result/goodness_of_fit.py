@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
+from castfit._support.distribution_functions import chi2_cdf, chi2_tail
 from castfit._support.records import dataclass
 from castfit._support.reprs import one_line
 from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
@@ -109,7 +110,7 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
     unexplained = {name: _unexplained(group) for name, group in of.items()}
     runs = {name: signs([s.residuals for s in group]).p_value for name, group in of.items()}
     judged = absolute_sigma and dof > 0
-    p_value = float(scipy.special.chdtrc(dof, chi2)) if judged else np.nan
+    p_value = chi2_tail(dof, chi2) if judged else np.nan
     if dof <= 0:
         described, said = True, "With no degrees of freedom left, the data cannot contradict the model."
     elif absolute_sigma:
@@ -135,7 +136,7 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
     if claim == SHOWN:
         remedy = "The model lacks something, other starts may be better, or sigma is too small."
         return True, f"The residuals are larger than sigma says: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
-    if grade(float(scipy.special.chdtr(dof, chi2))) == SHOWN:
+    if grade(chi2_cdf(dof, chi2)) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         much = f"about {factor:.2g} times too large" if np.isfinite(factor) else "too large"
         return True, f"The residuals are smaller than sigma says: {ratio}. Sigma seems {much}, the standard errors too."

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
+from castfit._support.distribution_functions import chi2_quantile, f_median
 from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     if rank < 1 or not dof > 0:
         limit = np.inf
     else:
-        limit = scipy.special.chdtri(rank, 0.5) / rank if np.isinf(dof) else scipy.special.fdtri(rank, dof, 0.5)
+        limit = chi2_quantile(rank, 0.5) / rank if np.isinf(dof) else f_median(rank, dof)
     return Influence(h, distance, shifts, float(limit))
 
 

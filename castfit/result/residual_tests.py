@@ -28,8 +28,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
+from castfit._support.distribution_functions import beta_cdf, log_normal_cdf, normal_quantile, t_quantile
 from castfit.result.residuals import FEWEST, UNTESTED, Figure
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _beta_tail(r: float, linked: Array, Q: Array) -> float:
     squares = 0.5 * float(np.sum(linked)) + mean**2 * n - 2.0 * float(np.sum(BQ**2)) + float(np.sum(within * within.T))
     variance = 2.0 * squares / (left * (left + 2.0))
     size = (1.0 - mean**2) / variance - 1.0
-    return float(scipy.special.betainc(0.5 * size * (1.0 - mean), 0.5 * size * (1.0 + mean), 0.5 * (1.0 - r)))
+    return beta_cdf(0.5 * size * (1.0 - mean), 0.5 * size * (1.0 + mean), 0.5 * (1.0 - r))
 
 
 def normality(r: Array) -> Figure:
@@ -108,7 +108,7 @@ def normality(r: Array) -> Figure:
         return UNTESTED
     z = np.sort((r - np.mean(r)) / np.std(r, ddof=1))
     odd = 2 * np.arange(1, n + 1) - 1
-    square = -n - float(np.sum(odd * (scipy.special.log_ndtr(z) + scipy.special.log_ndtr(-z[::-1])))) / n
+    square = -n - float(np.sum(odd * (log_normal_cdf(z) + log_normal_cdf(-z[::-1])))) / n
     A = square * (1 + 0.75 / n + 2.25 / n**2)
     if A < 0.2:
         p = 1 - np.exp(-13.436 + 101.14 * A - 223.73 * A**2)
@@ -138,7 +138,7 @@ def trend(r: Array, along: Array) -> Figure:
     fourth = 3 * (25 * n**3 - 38 * n**2 - 35 * n + 72) / (25 * n * (n + 1) * (n - 1) ** 3)
     size = 3.0 / (3.0 - fourth * (n - 1) ** 2) - 1.5
     reach = float(np.sqrt((2.0 * size + 1.0) / (n - 1)))
-    return Figure(rho, 2 * float(scipy.special.betainc(size, size, max(0.5 - 0.5 * abs(rho) / reach, 0.0))))
+    return Figure(rho, 2 * beta_cdf(size, size, max(0.5 - 0.5 * abs(rho) / reach, 0.0)))
 
 
 @cache
@@ -160,8 +160,8 @@ def outliers(r: Array, dof: float, sure: float, *, known: bool) -> NDArray[np.bo
     if n < 3 or not np.isfinite(r).all():
         return found
     if known:
-        others = float(np.median(np.abs(r))) / float(scipy.special.ndtri(0.75))
-        return np.abs(r) > -float(scipy.special.ndtri(sure / (2 * n))) * max(1.0, others)
+        others = float(np.median(np.abs(r))) / normal_quantile(0.75)
+        return np.abs(r) > -normal_quantile(sure / (2 * n)) * max(1.0, others)
     order = np.argsort(-np.abs(r))
     squares, count = np.append(np.cumsum((r[order] ** 2)[::-1])[::-1], 0.0), 0
     for i in range(max(n // 5, 1)):
@@ -169,7 +169,7 @@ def outliers(r: Array, dof: float, sure: float, *, known: bool) -> NDArray[np.bo
         if left < 2 or not squares[i] > 0:
             break
         t = np.abs(r[order[i]]) * np.sqrt(left / max(squares[i + 1], np.finfo(float).eps * squares[i]))
-        if t > -float(scipy.special.stdtrit(left, sure / (2 * (n - i)))):
+        if t > -t_quantile(left, sure / (2 * (n - i))):
             count = i + 1
     found[order[:count]] = True
     return found

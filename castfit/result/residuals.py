@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy
 
+from castfit._support.distribution_functions import fair_binomial_cdf
 from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def runs(series: Sequence[Array]) -> Figure:
     if pairs < FEWEST - 1:
         return UNTESTED
     changes = sum(int(np.count_nonzero(np.diff(np.sign(r)))) for r in series)
-    return Figure(changes / pairs, float(scipy.special.bdtr(changes, pairs, 0.5)))
+    return Figure(changes / pairs, fair_binomial_cdf(changes, pairs))
 
 
 def grade(p_value: float) -> str:

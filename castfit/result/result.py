@@ -37,7 +37,6 @@ from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.jump_residuals import residuals_at_jumps
 from castfit.result.residuals import Seen, residual_table, scores, whitened
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Nodes, Times, predict
@@ -983,7 +982,11 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
         goodness=result.goodness,
         chi2=result.chi2,
     )
-    return replace(said, at_jumps=residuals_at_jumps(said.outliers, table, posed), correlated=bool(posed.correlations))
+    if posed.model.inputs:
+        from castfit.result.jump_residuals import residuals_at_jumps  # which others do not need
+
+        said = replace(said, at_jumps=residuals_at_jumps(said.outliers, table, posed))
+    return replace(said, correlated=True) if posed.correlations else said
 
 
 def _influence(result: Result) -> Influence | None:

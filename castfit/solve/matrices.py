@@ -8,9 +8,13 @@ is where matrices have a few rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -34,9 +38,22 @@ RANK_TOLERANCE = 1e-12
 NULL_STIFFNESS = 1e-7
 """The singular value, relative to the matrix's norm, of directions that have none."""
 
-_LAPACK: Any = scipy.linalg.lapack
-_GEQRF, _ORGQR, _TRTRS = _LAPACK.dgeqrf, _LAPACK.dorgqr, _LAPACK.dtrtrs
-_GETRF, _GETRS, _GESDD, _POSV = _LAPACK.dgetrf, _LAPACK.dgetrs, _LAPACK.dgesdd, _LAPACK.dposv
+
+def _lapack() -> Any:
+    """Return SciPy's LAPACK by itself: with `scipy.linalg` around it the import takes as long as four small fits."""
+    with suppress(ImportError):
+        found = PathFinder.find_spec("_flapack", [str(Path(scipy.__file__).parent / "linalg")])
+        if found is not None and found.origin is not None:
+            spec: Any = spec_from_file_location("scipy.linalg._flapack", found.origin)
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    return scipy.linalg.lapack
+
+
+LAPACK = _lapack()
+_GEQRF, _ORGQR, _TRTRS = LAPACK.dgeqrf, LAPACK.dorgqr, LAPACK.dtrtrs
+_GETRF, _GETRS, _GESDD, _POSV = LAPACK.dgetrf, LAPACK.dgetrs, LAPACK.dgesdd, LAPACK.dposv
 
 
 @dataclass(frozen=True)

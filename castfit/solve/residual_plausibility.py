@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
+from castfit._support.distribution_functions import chi2_quantile
 from castfit.solve.staged import rows_in_units
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _white(staged: StagedProblem, at: Evaluation) -> bool:
 def large_square(n: int) -> float:
     """Return the mean square of n residuals, in known standard deviations, above which they are no noise."""
     least, most = LARGE_SQUARE
-    return float(np.clip(scipy.special.chdtri(n, CHANCE) / n, least, most))
+    return float(np.clip(chi2_quantile(n, CHANCE) / n, least, most))
 
 
 def _by_median(squares: Array) -> float:

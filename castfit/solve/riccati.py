@@ -27,16 +27,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.linalg import lapack
+
+from castfit.solve.matrices import LAPACK
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_potrf: Any = cast("Any", lapack).dpotrf
-_potrs: Any = cast("Any", lapack).dpotrs
+_potrf: Any = LAPACK.dpotrf
+_potrs: Any = LAPACK.dpotrs
 _cholesky: Any = np.linalg.cholesky
 _inverse: Any = np.linalg.inv
 

@@ -27,7 +27,6 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import scipy
 
 from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 
 SCHEMES = ("radau", "legendre")
+_NEWTON = 8  # iterations: five reach the last digit for any degree
 MAX_DEGREE = 11  # two more than elements may have: their errors are seen by that
 
 
@@ -110,9 +110,17 @@ def _gauss(n: int) -> tuple[Array, Array]:
 
 
 def _radau_points(n: int) -> Array:
-    """Right Radau points on [0, 1]: 1, and the zeros of the polynomial orthogonal under the weight 1 - tau."""
-    inner = scipy.special.roots_jacobi(n - 1, 1.0, 0.0)[0] if n > 1 else np.empty(0)
-    return np.concatenate([0.5 * (1.0 + inner), [1.0]])
+    """Right Radau points on [0, 1]: 1, and the other zeros of P_n - P_{n-1} by Newton's method from Chebyshev's points.
+
+    Its derivative is n (P_n + P_{n-1}) / (1 + x), with which it shares no zero.
+    """
+    x = np.cos(2.0 * np.pi * np.arange(n - 1, 0, -1) / (2 * n - 1))
+    for _ in range(_NEWTON):
+        before, now = np.ones(n - 1), x
+        for k in range(2, n + 1):
+            before, now = now, ((2 * k - 1) * x * now - (k - 1) * before) / k
+        x = x - (now - before) * (1.0 + x) / (n * (now + before))
+    return np.concatenate([0.5 * (1.0 + x), [1.0]])
 
 
 def _basis(nodes: Array, tau: ArrayLike) -> Array:

@@ -1,0 +1,188 @@
+"""Distribution functions for few data, without scipy.special, whose import takes longer than five small fits.
+
+    I_x(a, b)    continued fraction by Lentz's method            (Press et al. 2007, Eq. 6.4.9)
+    P, Q(a, x)   series, or continued fraction                   (Eqs. 6.2.5, 6.2.7)
+    quantiles    Newton on the logarithm of a tail, which is concave: from the right it converges monotonically
+
+Beyond `_FEW`, where differences of log Gamma lose digits, SciPy is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import comb, erfc, exp, inf, isfinite, lgamma, log, log1p, pi, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+
+if TYPE_CHECKING:
+    from castfit._support.arrays import Array
+
+_FEW = 500.0
+_EPS = 1e-16
+_TINY = 1e-300
+_MOST = 10_000  # terms
+_STEPS = 200
+_FARTHEST = 20.0  # that one step goes
+
+
+def beta_cdf(a: float, b: float, x: float) -> float:
+    """Return I_x(a, b), the distribution function of the beta distribution."""
+    if not (a > 0.0 and b > 0.0 and a + b <= _FEW and 0.0 < x < 1.0):
+        return float(scipy.special.betainc(a, b, x))
+    return _beta(a, b, x, 1.0 - x)
+
+
+def _beta(a: float, b: float, x: float, y: float) -> float:
+    """Return I_x(a, b), y = 1 - x."""
+    if x > (a + 1.0) / (a + b + 2.0):
+        return 1.0 - _beta_below(b, a, y, x)
+    return _beta_below(a, b, x, y)
+
+
+def _beta_below(a: float, b: float, x: float, y: float) -> float:
+    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1.0) or _TINY)
+    h = d
+    for m in range(1, _MOST):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0)),
+        ):
+            d = 1.0 / (1.0 + term * d or _TINY)
+            c = 1.0 + term / c or _TINY
+            h *= c * d
+        if abs(c * d - 1.0) < _EPS:
+            break
+    return exp(a * log(x) + b * log(y) + lgamma(a + b) - lgamma(a) - lgamma(b)) * h / a
+
+
+def _gamma_tails(a: float, x: float) -> tuple[float, float]:
+    """Return P(a, x) and Q(a, x), the regularised incomplete gamma functions."""
+    if x <= 0.0:
+        return 0.0, 1.0
+    if not (isfinite(x) and a <= _FEW):
+        return float(scipy.special.gammainc(a, x)), float(scipy.special.gammaincc(a, x))
+    front = exp(a * log(x) - x - lgamma(a))
+    if x < a + 1.0:
+        term = total = 1.0 / a
+        for n in range(1, _MOST):
+            term *= x / (a + n)
+            total += term
+            if term < _EPS * total:
+                break
+        return front * total, 1.0 - front * total
+    b, c = x + 1.0 - a, inf
+    h = d = 1.0 / b
+    for n in range(1, _MOST):
+        of, b = -n * (n - a), b + 2.0
+        d = 1.0 / (of * d + b or _TINY)
+        c = b + of / c or _TINY
+        h *= c * d
+        if abs(c * d - 1.0) < _EPS:
+            break
+    return 1.0 - front * h, front * h
+
+
+def chi2_cdf(dof: float, x: float) -> float:
+    """Return the distribution function of chi-square."""
+    return _gamma_tails(0.5 * dof, 0.5 * x)[0]
+
+
+def chi2_tail(dof: float, x: float) -> float:
+    """Return the probability of more than x by chi-square."""
+    return _gamma_tails(0.5 * dof, 0.5 * x)[1]
+
+
+@lru_cache
+def chi2_quantile(dof: float, tail: float) -> float:
+    """Return what chi-square exceeds with the probability `tail`."""
+    if not (0.0 < tail < 1.0 <= dof <= 2.0 * _FEW):
+        return float(scipy.special.chdtri(dof, tail))
+    a = 0.5 * dof
+
+    def at(x: float) -> tuple[float, float]:
+        return _gamma_tails(a, x)[1], exp((a - 1.0) * log(x) - x - lgamma(a))
+
+    return 2.0 * _where(at, tail, a, positive=True)
+
+
+@lru_cache
+def normal_quantile(p: float) -> float:
+    """Return the quantile of the normal distribution."""
+    if not 0.0 < p < 1.0:
+        return float(scipy.special.ndtri(p))
+    if p > 0.5:
+        return -normal_quantile(1.0 - p)
+    return -_where(lambda z: (0.5 * erfc(z / sqrt(2.0)), exp(-0.5 * z * z) / sqrt(2.0 * pi)), p, 0.0)
+
+
+@lru_cache
+def t_quantile(dof: float, p: float) -> float:
+    """Return the quantile of Student's t distribution."""
+    if not (0.0 < p < 1.0 and 0.0 < dof <= _FEW):
+        return float(scipy.special.stdtrit(dof, p))
+    if p == 0.5:
+        return 0.0
+    tail, a = min(p, 1.0 - p), 0.5 * dof
+    front = exp(lgamma(a + 0.5) - lgamma(a)) / sqrt(dof * pi)
+
+    def at(s: float) -> tuple[float, float]:
+        t = exp(s)
+        square = t * t
+        x, y = dof / (dof + square), square / (dof + square)
+        return 0.5 * _beta(a, 0.5, x, y), front * x ** (a + 0.5) * t
+
+    t = exp(_where(at, tail, log(-normal_quantile(tail))))
+    return t if p > 0.5 else -t
+
+
+@lru_cache
+def f_median(n: float, m: float) -> float:
+    """Return the median of the F distribution of n and m degrees of freedom."""
+    a, b = 0.5 * n, 0.5 * m
+    if not (a > 0.0 and b > 0.0 and a + b <= _FEW):
+        return float(scipy.special.fdtri(n, m, 0.5))
+    front = lgamma(a + b) - lgamma(a) - lgamma(b)
+
+    def at(s: float) -> tuple[float, float]:
+        odds = n * exp(s) / m
+        x, y = odds / (1.0 + odds), 1.0 / (1.0 + odds)
+        return _beta(b, a, y, x), exp(front + a * log(x) + b * log(y))
+
+    return exp(_where(at, 0.5, 0.0))
+
+
+def fair_binomial_cdf(k: int, n: int) -> float:
+    """Return the probability of at most k heads of n."""
+    if n > _FEW:
+        return float(scipy.special.bdtr(k, n, 0.5))
+    return sum(comb(n, i) for i in range(k + 1)) / 2**n
+
+
+def log_normal_cdf(z: Array) -> Array:
+    """Return the logarithm of the normal distribution function at every z (n,)."""
+    if z.size > _FEW or not (np.abs(z) < 30.0).all():
+        return np.asarray(scipy.special.log_ndtr(z), dtype=float)
+    tails = [(x, 0.5 * erfc(abs(x) / sqrt(2.0))) for x in z.tolist()]
+    return np.array([log1p(-tail) if x > 0.0 else log(tail) for x, tail in tails])
+
+
+def _where(at: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False) -> float:
+    """Return where a tail has a value; `at` returns it and the density, both by the same variable."""
+    x, before = start, inf
+    for _ in range(_STEPS):
+        value, density = at(x)
+        if not (value > 0.0 and density > 0.0):  # too far to the right
+            x -= 0.5 * min(before, _FARTHEST)
+            before *= 0.5
+            continue
+        step = log(value / tail) * value / density
+        step = max(min(step, _FARTHEST * max(abs(x), 1.0)), -_FARTHEST * max(abs(x), 1.0))
+        after = x + step
+        after = 0.5 * x if positive and after <= 0.0 else after
+        if after == x or (abs(step) >= before and abs(step) <= 1e-14 * max(abs(x), 1.0)):
+            return x
+        x, before = after, abs(step)
+    return x
