@@ -105,7 +105,9 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
             problem, place = pose(MODELS[name]), tuple(MODELS).index(name)
             for k in range(starts):
                 start = MODELS[name].far_start((0, k, place))
-                prospect = Prospect.of(problem.posed, problem.posed.theta_from(start))
+                posed, theta = problem.posed, problem.posed.theta_from(start)
+                staged = cf.SingleShooting().transcribe(posed, theta)
+                prospect = Prospect.of(posed, theta, staged).with_stiffness(posed, staged)
                 for kind, solver in SOLVERS.items():
                     most = PROBE if kind == "single" else solver
                     counts[kind][prospect.kind].append(cf.fit(problem, kind, most, start=start, retry=False).iterations)

@@ -121,7 +121,7 @@ class Prospect:
     products, entries : of a factorization of the model's Jacobian, multiplications and entries
     method : which integrator
     measured : whether every state is
-    stiff : whether something decays far within an element of collocation
+    stiff : whether something decays far within an element of collocation; what is not looked at is not, but for DAEs
     reached : whether the model was simulated from the start to its end
     described : whether that describes the data
     """
@@ -146,13 +146,11 @@ class Prospect:
     def of(cls, problem: Posed, theta: Array, staged: ShootingProblem | None = None) -> Prospect:
         """Look at a problem from a start theta (n_theta,), from where it may be staged by single shooting already."""
         staged, steps = staged or SingleShooting().transcribe(problem, theta), 0
-        reached = described = stiff = False
+        reached = described = False
         with suppress(Stopped):  # no time to simulate: the solver will notice
             at = staged.evaluate(staged.start)
             reached, steps = at.ok, staged.steps(staged.start)
             described = at.ok and not suspicious(staged, at)
-            dae = bool(problem.model.algebraic_states)
-            stiff = dae or (reached and _stiffness(problem, staged) > _STIFF)
         n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
         integrator = staged.groups[0].integrator
         products, entries = integrator.factorization
@@ -171,10 +169,16 @@ class Prospect:
             entries=entries,
             method=integrator.method,
             measured=every_state_measured(problem),
-            stiff=stiff,
+            stiff=n_z > 0,
             reached=reached,
             described=described,
         )
+
+    def with_stiffness(self, problem: Posed, staged: ShootingProblem) -> Prospect:
+        """Return the same after a look at how fast the model decays along its simulation."""
+        if self.stiff or not self.reached or self.n_x > _FEW:
+            return self
+        return replace(self, stiff=_stiffness(problem, staged) > _STIFF)
 
     @property
     def unseen(self) -> bool:
@@ -266,7 +270,10 @@ def choose(
         return Choice(SingleShooting(), None, None, why)
     bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
-    found = chosen(Prospect.of(problem, theta, staged), states=states, workers=workers, straight=straight, bound=bound)
+    prospect, how = Prospect.of(problem, theta, staged), {"states": states, "workers": workers, "straight": straight}
+    found = chosen(prospect, bound=bound, **how)
+    if isinstance(found.first, Collocation):  # what is stiff only takes it longer
+        found = chosen(prospect.with_stiffness(problem, staged), bound=bound, **how)
     return replace(found, simulated=staged)
 
 
@@ -327,16 +334,14 @@ def available_memory() -> float:
 
 def _stiffness(problem: Posed, staged: ShootingProblem) -> float:
     """Return how many time constants of the fastest decay an element of collocation is long, at most."""
-    if len(problem.model.states) > _FEW:
-        return 0.0
     longest = max(_longest_element(c) for c in problem.conditions[:_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
-    fastest = 0.0
-    for point in islice(staged.visited(staged.start, _LOOKED_AT), _LOOKED_AT * _EXPERIMENTS):
-        matrix = np.array(slopes(*point), dtype=float)
-        if np.isfinite(matrix).all():
-            fastest = max(fastest, float(-np.linalg.eigvals(matrix).real.min()))
-    return fastest * longest
+    points = islice(staged.visited(staged.start, _LOOKED_AT), _LOOKED_AT * _EXPERIMENTS)
+    columns = [np.stack(np.atleast_1d(*of), axis=-1) for of in zip(*points, strict=True)]
+    found = np.array(slopes(*columns), dtype=float)  # (n, N n)
+    matrices = found.reshape(len(found), -1, len(found)).swapaxes(0, 1)
+    finite = np.isfinite(matrices).all(axis=(1, 2))
+    return longest * -float(np.linalg.eigvals(matrices[finite]).real.min(initial=0.0))
 
 
 def _longest_element(condition: Condition) -> float:

@@ -422,7 +422,10 @@ def _affordable(run: FitRun, asked: Transcription, theta: Array) -> tuple[list[S
         ways = [OtherTranscription(), *ways]
     elif choice is not None and not has_states(asked):
         ways = [GROWING, *ways]
-    costs, there = prices(Prospect.of(run.problem, theta)), available_memory()
+    staged = _known(run, theta)
+    staged = staged if isinstance(staged, ShootingProblem) else _PLAIN.transcribe(run.problem, theta)
+    prospect = Prospect.of(run.problem, theta, staged).with_stiffness(run.problem, staged)
+    costs, there = prices(prospect), available_memory()
     refused = [s.words for s in ways if costs[s.work[0]].memory > there]
     ways = [s for s in ways if s.words not in refused]
     decades = {s: np.ceil(np.log10(max(s.work[1] * costs[s.work[0]].seconds / _LITTLE, 1.0))) for s in ways}

@@ -117,6 +117,7 @@ class LocalProblem:
         self._regularisation = regularisation
         self._arrows: dict[bytes, Arrow] = {}
         self._holds: dict[bytes, Hold] = {}
+        self._reached: dict[float, Step] = {}
 
     def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
         """Return the problem at the same point with other bounds or constants of rows; derivatives are the same."""
@@ -324,6 +325,11 @@ class LocalProblem:
 
         A ridge of `RIDGE` makes it unique.
         """
+        if radius not in self._reached:
+            self._reached[radius] = self._within(radius)
+        return self._reached[radius]
+
+    def _within(self, radius: float) -> Step:
         unit, ridge = self._unit, min(self._ridge, _LARGEST)
         positions = self.positions
         most = radius * unit

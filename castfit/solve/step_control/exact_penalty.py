@@ -57,6 +57,8 @@ class ExactPenalty(StepControl):
 def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], float]:
     """Return the penalty function whose weights exceed the multipliers of the linearized problem."""
     layout = search.ledger.staged.layout
+    if layout.of_theta:  # there is nothing to violate
+        return lambda at: at.cost if at.ok else np.inf
     weights = [margin * np.abs(m) + 1e-8 for m in _multipliers(search)]
 
     def merit(at: Evaluation) -> float:
