@@ -9,8 +9,10 @@ Measured costs are those of one machine; only their ratios decide, and they are 
 neither the machine nor its load.  The memory that is there may only refuse.
 
 Single shooting goes down from the start in a box; where it gets nowhere, or ends where data are not described,
-collocation follows, and the strategies of castfit.fit.strategies.  Collocation comes first where it costs less, and
-where the model cannot be simulated from the start to its end.
+collocation follows (or multiple shooting, where that is cheaper and data say where the states of nodes begin), and the
+strategies of castfit.fit.strategies.  What follows for little is not waited for: optima at which single shooting
+arrives in time are seen in the first few steps.  Collocation comes first where it costs less, and where the model
+cannot be simulated from the start to its end.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from castfit.integrate.options import SUNDIALS
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.residual_plausibility import suspicious
 from castfit.transcribe.collocation import FIRST_ELEMENTS, Collocation
+from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from castfit.transcribe.trajectory import every_state_measured
 
@@ -55,19 +58,20 @@ DOWN = GaussNewton("box")
 PROBE = replace(DOWN, max_iter=40)
 """How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
 
-_HELD_UP = 8  # iterations of a probe
-_LITTLE = 0.01  # of the cost, by which it falls in them where it is held up
+_PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
+_BRIEF = 3, 0.9  # the same where what follows is cheap
+_DEAR = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows
 _FAR = 10.0  # half mean squares of residuals at which that is no optimum worth the rest
-_UNSEEN = 100.0  # steps of a simulation from one measured time to the next, at which data do not show what is between
-_ALIKE = 1.3  # prices between which something else decides: 1.1 to 2 were tried on 106 problems, no optimum was poorer
+_ALIKE = 1.3  # ratio of prices that predictions cannot tell from one
 _MUCH = 10.0  # times the price of single shooting, for which what collocation alone can use is given up
-_MATTERS = 1e8  # bytes that do
+_MATTERS = 1e8  # bytes that are worth a word
 _STIFF = 10.0  # time constants that decay within an element
 _LOOKED_AT = 10  # points of a trajectory, of each of the first few experiments
 _EXPERIMENTS = 4
 _FEW = 60  # states whose eigenvalues are computed
 _UNKNOWN_STEPS = 200  # of an experiment, by integrators that do not tell
 _DEGREE = Collocation().degree
+_STAGES = 20  # of multiple shooting by default
 
 _SLOPES: Built[Model, ca.Function] = Built()
 """The Jacobian of each model by its states and algebraic states."""
@@ -78,10 +82,12 @@ class Probe:
     """A way down that is given up where it is held up far from the data, because something else follows.
 
     values : how many were measured
+    patience : iterations in which the cost must fall by this part
     by : how it goes down, and how far at most
     """
 
     values: int
+    patience: tuple[int, float] = _PATIENT
     by: GaussNewton = PROBE
 
     @property
@@ -92,7 +98,7 @@ class Probe:
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; what is given up ends as if no iterations were left."""
         lowest: list[float] = []
-        given_up = False
+        given_up, (past, part) = False, self.patience
 
         def report(now: Iteration) -> bool:
             nonlocal given_up
@@ -100,7 +106,7 @@ class Probe:
                 return True
             lowest.append(min([now.cost, *lowest[-1:]]))
             far = lowest[-1] > _FAR * self.values
-            given_up = far and len(lowest) > _HELD_UP and lowest[-1] > (1.0 - _LITTLE) * lowest[-1 - _HELD_UP]
+            given_up = far and len(lowest) > past and lowest[-1] > (1.0 - part) * lowest[-1 - past]
             return given_up
 
         known = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
@@ -181,11 +187,6 @@ class Prospect:
         return replace(self, stiff=_stiffness(problem, staged) > _STIFF)
 
     @property
-    def unseen(self) -> bool:
-        """Whether far more happens between measured times than states interpolated from data can tell."""
-        return self.reached and self.steps > _UNSEEN * self.points
-
-    @property
     def kind(self) -> str:
         """Which models took as many iterations."""
         return ("measured" if self.measured else "partly measured") + (", stiff" if self.stiff else "")
@@ -205,16 +206,23 @@ def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[flo
     n, n_q, K = o.n_x + o.n_z, o.n_q, o.elements
     m = _DEGREE * n
     single = "single, SUNDIALS" if o.method in SUNDIALS else "single"
-    return {
+    stages, n_d = _STAGES * o.experiments, o.n_x + n_q
+    found = {
         single: (
             (1.0, o.experiments, o.points, o.rows * n_q, o.steps * n, o.steps * o.products, o.steps * n_q * o.entries),
             (1.0, o.points * n * n_q, o.rows * n_q),
+        ),
+        "multiple": (
+            (1.0, o.experiments, stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
+             stages * o.n_x**2 * n_d),
+            (1.0, stages * o.n_x * n_d, o.rows * n_d),
         ),
         "collocation": (
             (1.0, o.experiments, K, K * m * (o.n_x + n_q), K * m * m * (m + o.n_x + n_q), K * o.n_x**2 * (o.n_x + n_q)),
             (1.0, K * m, K * m * (m + o.n_x + n_q), K * o.n_x * (o.n_x + n_q)),
         ),
-    }
+    }  # fmt: skip
+    return found if single == "single" else {name: of for name, of in found.items() if name != "multiple"}
 
 
 @cache
@@ -224,7 +232,7 @@ def measured_costs() -> Mapping[str, Any]:
 
 
 def prices(prospect: Prospect) -> dict[str, Price]:
-    """Predict what fits by single shooting and by collocation take."""
+    """Predict what fits by single shooting, by multiple where integration is compiled, and by collocation take."""
     costs = measured_costs()
     found: dict[str, Price] = {}
     for name, (time, memory) in features(prospect).items():
@@ -239,6 +247,7 @@ def prices(prospect: Prospect) -> dict[str, Price]:
 class Choice:
     """What a fit begins with, by another solver than its own or None, what follows if that finds nothing, and why.
 
+    back : whether what follows hands its end back, because it takes longer for whatever refits it
     simulated : single shooting from the start, by which it was chosen
     """
 
@@ -246,6 +255,7 @@ class Choice:
     solver: Solver | None
     then: Transcription | None
     sentence: str
+    back: bool = True
     simulated: ShootingProblem | None = field(default=None, compare=False, repr=False)
 
 
@@ -283,37 +293,41 @@ def chosen(
     """Choose by a prospect; see `choose`."""
     straight, astray = straight and not bound, bound or not prospect.described
     single, elements, there = SingleShooting(), Collocation(), available_memory()
-    one, other = (prices(prospect)[name] for name in ("single", "collocation"))
+    of = prices(prospect)
+    one, other = of["single"], of["collocation"]
     if other.memory > there:
         size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
         why = f"Single shooting was chosen; collocation was not tried: {size}."
         return Choice(single, DOWN if straight else None, None, why)
-    probe, then = (Probe(prospect.rows), elements) if straight else (None, None)
+    ratio = other.seconds / one.seconds
     if workers:
-        return Choice(single, probe, then, "Single shooting was chosen: its integrations are what workers divide.")
+        why = "Single shooting was chosen: its integrations are what workers divide."
+        return Choice(single, Probe(prospect.rows) if straight else None, elements if straight else None, why)
     if not prospect.reached:
         why = "Collocation was chosen: from the start the model is not simulated to its end."
         return Choice(elements, None, None, why)
-    ratio = other.seconds / one.seconds
-    alike = 1 / _ALIKE < ratio < _ALIKE
-    if astray and (states or not straight):  # where the data are described already, every way is short
-        cheaper = ratio > _MUCH
-    elif not alike:
-        cheaper = ratio > 1.0
-    elif max(one.memory, other.memory) > _MATTERS:
-        cheaper = one.memory < other.memory
-    else:  # data say where states begin, or nothing does
-        cheaper = not prospect.measured or prospect.unseen
+    # Where the data are described already, every way is short.
+    cheaper = ratio > (_MUCH if astray and (states or not straight) else 1 / _ALIKE)
     taken, left = ("Single shooting", "collocation") if cheaper else ("Collocation", "single shooting")
     times, size = (ratio, other.memory) if cheaper else (1 / ratio, one.memory)
     much = (
         "about as long"
-        if alike
+        if 1 / _ALIKE < ratio < _ALIKE
         else f"an estimated {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times its time"
     )
     memory = f", and {size_of(size)}" if size > _MATTERS else ""
     why = f"{taken} was chosen: {left} takes {much}{memory}."
-    return Choice(single, probe, then, why) if cheaper else Choice(elements, None, None, why)
+    if not cheaper:
+        return Choice(elements, None, None, why)
+    if not straight:
+        return Choice(single, None, None, why)
+    if not prospect.measured:
+        return Choice(single, Probe(prospect.rows), elements, why)
+    nodes = of.get("multiple", other)  # which data start as well, and which then needs fewer iterations than from afar
+    dear = _DEAR * one.seconds
+    then, least = (MultipleShooting(), nodes) if nodes.seconds < max(dear, other.seconds) else (elements, other)
+    brief = least.seconds < dear
+    return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT), then, why, back=not brief)
 
 
 def available_memory() -> float:

@@ -12,7 +12,7 @@ import castfit as cf
 from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
-from castfit.fit.choice import PROBE, Price, Prospect, chosen, features, measured_costs, prices
+from castfit.fit.choice import PROBE, Price, Probe, Prospect, chosen, features, measured_costs, prices
 from tests.builders import decay_problem, lotka_volterra
 
 SMALL = Prospect(
@@ -30,23 +30,60 @@ def plenty(monkeypatch):
 
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
-def test_the_one_that_is_chosen_is_the_cheapest_by_the_table(size, measured):
+def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, measured):
     prospect = replace(size, measured=measured)
     of = prices(prospect)
     found = chosen(prospect)
-    name = "single" if isinstance(found.first, cf.SingleShooting) else "collocation"
-    other = {"single": "collocation", "collocation": "single"}[name]
-    if not 1 / 1.3 < of[name].seconds / of[other].seconds < 1.3:
-        assert of[name].seconds < of[other].seconds
-    elif max(of[name].memory, of[other].memory) > 1e8:
-        assert of[name].memory < of[other].memory
-    else:
-        assert (name == "collocation") == measured
+    ratio = of["collocation"].seconds / of["single"].seconds
+    single = isinstance(found.first, cf.SingleShooting)
+    assert single == (ratio > 1 / 1.3)
     times = r"(about as long|an estimated [\d.]+ times its time)"
     assert re.fullmatch(
         rf"(Single shooting|Collocation) was chosen: [a-z ]+ takes {times}(, and .* [GM]B)?\.", found.sentence
     )
-    assert (found.then is None) == (name == "collocation")
+    assert (found.then is None) == (not single)
+
+
+def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_where_it_is_cheap():
+    hidden, seen = chosen(SMALL), chosen(replace(SMALL, measured=True))
+    assert isinstance(hidden.then, cf.Collocation)
+    assert isinstance(hidden.solver, Probe)
+    assert hidden.back
+    of = prices(replace(SMALL, measured=True))
+    assert of["multiple"].seconds < 3 * of["single"].seconds
+    assert isinstance(seen.then, cf.MultipleShooting)
+    assert isinstance(seen.solver, Probe)
+    assert seen.solver.patience[0] < hidden.solver.patience[0]
+    assert not seen.back
+    dear = chosen(replace(LARGE, measured=True))
+    assert isinstance(dear.solver, Probe)
+    assert dear.solver.patience == hidden.solver.patience
+    assert dear.back
+    of = prices(replace(LARGE, measured=True))
+    cheapest = cf.MultipleShooting if of["multiple"].seconds < of["collocation"].seconds else cf.Collocation
+    assert isinstance(dear.then, cheapest)
+
+
+def test_stiffness_speaks_for_single_shooting_only():
+    """So the model is looked at only where collocation would come first."""
+    for measured in (False, True):
+        plain = prices(replace(SMALL, measured=measured))
+        stiff = prices(replace(SMALL, measured=measured, stiff=True))
+        assert (
+            stiff["collocation"].seconds / stiff["single"].seconds
+            > plain["collocation"].seconds / plain["single"].seconds
+        )
+
+
+def test_stiffness_is_the_fastest_decay_within_the_longest_element():
+    x, y, fast = cf.symbols("x y fast")
+    model = cf.Model({x: -fast * x, y: -y}, parameters=[fast], initial={x: 1.0, y: 1.0})
+    times = np.linspace(0.5, 10, 20)  # elements of 0.5
+    for rate, stiff in ((19.0, False), (21.0, True)):
+        experiment = cf.Experiment({"x": np.exp(-times), "y": np.exp(-times)}, time=times, sigma=0.1)
+        posed = cf.Problem(model, experiment, parameters={"fast": rate}).posed
+        staged = cf.SingleShooting().transcribe(posed, posed.guess)
+        assert Prospect.of(posed, posed.guess, staged).with_stiffness(posed, staged).stiff == stiff
 
 
 def test_prices_are_features_times_the_table():
@@ -137,7 +174,7 @@ def test_where_single_shooting_finds_nothing_collocation_follows():
     problem, start = sizes.CASES["goodwin"]()
     result = cf.fit(problem, start=start)
     assert result.success
-    assert result.strategies[:2] == ("the start", "collocation")
+    assert result.strategies[:3] == ("the start", "ever longer horizons", "collocation")
     assert result.described
     probed = [entry["iteration"] for entry in result.history if "try" not in entry]
     assert max(probed) < PROBE.max_iter / 2  # given up where it was held up
@@ -187,7 +224,7 @@ def test_workers_are_given_work():
 
 def test_costs_are_measured_and_told_by_features():
     rows = list(costs.run_costs(cases=("textbook decay", "experiments 1")))
-    assert {row.method for row in rows} == {"single", "collocation"}
+    assert {row.method for row in rows} == {"single", "multiple", "collocation"}
     table = costs.table(rows, {})
     for row in rows:
         assert np.dot(table["seconds"][row.method], row.of_time) == pytest.approx(row.seconds, rel=0.5)
