@@ -127,7 +127,7 @@ class GrowingHorizons(Strategy):
     """Single shooting from where ever longer horizons lead in a box: what won most, by far, of all that follow.
 
     Where all states are measured there are better places to begin first; where they are not it comes before other
-    transcriptions, too: of ten problems whose first search is held up it solved seven in a third of their time.
+    transcriptions, too: of nine problems whose first search is held up it solved seven, in a third of the time by median.
     """
 
     words = "ever longer horizons"
@@ -547,7 +547,8 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     staged = known or transcription.transcribe(problem, theta)
     if isinstance(transcription, SingleShooting):
         run.simulated = problem, theta.copy(), staged
-    if not usable or not run.second_start or not every_state_measured(problem) or problem.triggered:
+    movable = run.second_start and every_state_measured(problem) and not problem.triggered
+    if not (usable and movable and run.remaining > 0):
         return SolveStaging(transcription, staged, words), ""
 
     def second() -> StagedProblem:

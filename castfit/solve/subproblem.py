@@ -325,11 +325,9 @@ class LocalProblem:
 
         A ridge of `RIDGE` makes it unique.
         """
-        if radius not in self._reached:
-            self._reached[radius] = self._within(radius)
-        return self._reached[radius]
-
-    def _within(self, radius: float) -> Step:
+        known = self._reached.get(radius)
+        if known is not None:
+            return known
         unit, ridge = self._unit, min(self._ridge, _LARGEST)
         positions = self.positions
         most = radius * unit
@@ -345,9 +343,13 @@ class LocalProblem:
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = ends_of(lowest_in_box(H, c, low, high), low, high)
         reach = Reach(most, unit, guess)
+        damping = np.sqrt(ridge) / unit
         if self._alone:
-            return local._of_theta(self._u, self.linearization, np.sqrt(ridge) / unit, reach=reach)
-        return local._solve(self.condensed, self.linearization, np.sqrt(ridge) / unit, reach=reach)
+            found = local._of_theta(self._u, self.linearization, damping, reach=reach)
+        else:
+            found = local._solve(self.condensed, self.linearization, damping, reach=reach)
+        self._reached[radius] = found
+        return found
 
     @property
     def _ridge(self) -> float:

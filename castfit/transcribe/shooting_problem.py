@@ -565,7 +565,8 @@ class ShootingProblem(TranscribedProblem):
         alone = min(known.get(self._took("values")[1], ()), default=0.0)
         if what != "linearization" or self._backward:
             alone = 0.0
-        return max(*looser, alone * (1.0 + _PER_DIRECTION * self.layout.n_theta), 0.0)
+        directions = max((chain.theta.size for chain in self.layout.chains), default=0)  # of one experiment
+        return max(*looser, alone * (1.0 + _PER_DIRECTION * directions), 0.0)
 
     def _took(self, what: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""

@@ -54,7 +54,7 @@ def test_everything_at_once_agrees_too(solver):
 def test_the_default():
     result = cf.fit(lotka_volterra())
     assert result.success
-    assert result.transcription.startswith("collocation")
+    assert result.transcription == "single shooting"
     assert result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
 
 

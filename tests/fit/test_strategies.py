@@ -346,5 +346,5 @@ def test_what_the_model_misses_is_tried_again_once_where_that_ends_in_the_same_o
     """A wave on the decay: neighbouring residuals are alike, and another optimum might explain them."""
     result = cf.fit(noisy(0.05, 0.8))
     assert result.success
-    assert result.strategies == ("the start", "collocation")
-    assert "Found again by collocation." in result.message
+    assert result.strategies == ("the start", "multiple shooting")
+    assert "Found again by multiple shooting." in result.message
