@@ -127,7 +127,7 @@ class GrowingHorizons(Strategy):
     """Single shooting from where ever longer horizons lead in a box: what won most, by far, of all that follow.
 
     Where all states are measured there are better places to begin first; where they are not it comes before other
-    transcriptions, too: of nine problems whose first search is held up it solved seven, in a third of the time by median.
+    transcriptions, too: of nine whose first search is held up it solved seven, in a third of the time.
     """
 
     words = "ever longer horizons"
