@@ -60,6 +60,7 @@ class Scene:
     _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
     _units: Sequence[Array] | None = None
     _accurate: ShootingProblem | None = None
+    _finer: Scene | None = None
 
     @property
     def times(self) -> Array:
@@ -97,6 +98,15 @@ class Scene:
         return self._accurate
 
     @property
+    def finer(self) -> Scene:
+        """The scene at full accuracy, for what is integrated to another shape at that of a search."""
+        if self._finer is None:
+            staged = self.staged.integrated_by(self.exactly.integrator)
+            self._finer = replace(self, staged=staged, _shorter={}, _accurate=staged)
+            self._finer._finer = self._finer
+        return self._finer
+
+    @property
     def exactly(self) -> SingleShooting:
         """Single shooting at full accuracy, by the method of the search."""
         return SingleShooting(IntegratorOptions(search_options().method))
@@ -107,7 +117,7 @@ class Scene:
 
     def exact_cost(self, theta: Array) -> float:
         """Return the same at full accuracy."""
-        return cost_of(self.staged.integrated_by(self.exactly.integrator), theta)
+        return self.finer.cost(theta)
 
 
 def cost_of(staged: ShootingProblem, theta: Array) -> float:

@@ -258,6 +258,46 @@ def test_the_best_families_are_moved_most():
     assert chosen(pool[:1], rng) is pool[0]
 
 
+def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
+    field, rng = field_of(1), np.random.default_rng(0)
+    state = PortfolioState().extended([Tried(i, "box", Outcome((float(i),), float(i))) for i in range(15)], field)
+    ends = [Outcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
+    vain = [Tried(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 15)]
+    spent = state.extended(vain, field)
+    assert [m.spent for m in spent.pool] == [True] * 3 + [False] * 12
+    families = np.array([chosen(spent.pool, rng).family for _ in range(600)])
+    assert 0.75 < np.mean((families >= 3) & (families < 6)) < 0.9
+    assert (families < 3).any()  # not given up for good
+    more = spent.extended([Tried(60 + i, "growing", Outcome((20.0 + i,), 20.0 + i)) for i in range(5)], field)
+    assert len(more.pool) == 18  # those that are spent take nobody's place
+    lower = spent.extended([Tried(60, MOVED, Outcome((-1.0,), -9.0), family=0)], field)
+    assert (lower.pool[0].family, lower.pool[0].spent) == (0, False)
+    again = spent.extended([Tried(60, "box", Outcome((2.0,), spent.pool[0].cost - 0.01))], field)
+    assert (again.pool[0].family, again.pool[0].spent) == (60, True)  # the same optimum, found once more
+
+
+def test_what_only_looks_better_has_its_real_cost_and_is_moved_at_full_accuracy(monkeypatch):
+    problem = chain()
+    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    start = tuple(np.array(scene.searched.guess).tolist())
+    order = Order(MOVED, theta=start, best=1e6)
+    plain = candidate((problem, field), order, np.inf, np.inf)
+    assert not plain.rough
+    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: plain.cost + 100.0)
+    rough = candidate((problem, field), order, np.inf, np.inf)
+    assert (rough.rough, rough.settled, rough.cost) == (True, False, plain.cost + 100.0)
+    equal = candidate((problem, field), replace(order, best=plain.cost), np.inf, np.inf)
+    assert not equal.rough  # there is nothing to be gained
+    monkeypatch.undo()
+    state = PortfolioState().extended([Tried(i, "box", rough) for i in range(6)], field)
+    options = PortfolioOptions((MOVED,), per_round=3)
+    orders = next_round(state, options, field, np.random.default_rng(0))
+    assert [o.finer for o in orders] == [True] * 3
+    finer = candidate((problem, field), replace(orders[0], theta=start), np.inf, np.inf)
+    assert finer.cost == pytest.approx(scene.exact_cost(np.array(finer.theta)), rel=1e-9)
+    assert finer.work > 2.0 * plain.work
+
+
 def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
     options, field = PortfolioOptions(tuple(WAYS)), field_of(1)
     first = next_round(PortfolioState(), options, field, np.random.default_rng(0))

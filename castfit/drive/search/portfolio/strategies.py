@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt
+from castfit._support.time_limit import Interrupt, Stopped, watched
 from castfit.drive.run.jobs import task, thaw
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.portfolio.limits import Field
@@ -120,6 +120,7 @@ class Order:
         confirms takes as many iterations as an optimum may need
     step_control : of the local fit
     family : of a moved one
+    finer : whether that goes down at full accuracy
     """
 
     way: str
@@ -132,6 +133,7 @@ class Order:
     accurate: bool = False
     step_control: str = "box"
     family: int = -1
+    finer: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ class Outcome:
     floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
     polished : whether it was fitted at full accuracy with all iterations that an optimum may need
     held : the cost at full accuracy where it was checked last, on its way along a valley; infinite if it was not
+    rough : whether the accuracy of a search promised a lower cost, here or where this was moved from, than there is at
+        full accuracy, which is `cost`
     """
 
     theta: tuple[float, ...] = ()
@@ -167,6 +171,7 @@ class Outcome:
     polished: bool = False
     held: float = np.inf
     begun: tuple[float, ...] = ()
+    rough: bool = False
 
 
 _Job = tuple["Posable", Field]
@@ -233,7 +238,10 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
             return Outcome(work=work)
     begun = () if order.theta else tuple(theta.tolist())
     theta, more = _LEADING.get(order.way, BOX).lead(scene, theta, StrategyBudget(until - time.time(), rng, by))
-    return replace(_down(scene, theta, order, until, work + more), begun=begun)
+    if not order.finer:
+        return replace(_down(scene, theta, order, until, work + more), begun=begun)
+    found = _down(scene.finer, theta, order, until, 0.0)
+    return replace(found, begun=begun, work=work + more + ACCURATE * found.work, rough=True)
 
 
 def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> Outcome:
@@ -246,23 +254,50 @@ def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -
     if order.family >= 0:  # that it leads there again says nothing
         near = -SAME
     if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
-        return end
+        return _believed(scene, end, order.best, until)
     hope = order.best + SAME if found.cost > order.best else np.inf
     settled = settle(scene, found.theta, until - time.time(), rounds=1, hope=hope, step_control=by)
-    return replace(
+    end = replace(
         end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
         settled=not settled.dropped,
     )  # fmt: skip
+    return _believed(scene, end, order.best, until)
+
+
+def _believed(scene: Scene, end: Outcome, best: float, until: float) -> Outcome:
+    """Return an end with the cost that it has at full accuracy, if it looks better than everything and is not.
+
+    What bursts or all but stands still may be integrated to any shape at the accuracy of a search, and a local fit
+    finds the best of them; its family would be moved, and its valleys followed, for nothing.
+    """
+    if end.dropped or not end.cost < best - SAME:
+        return end
+    try:
+        with watched(max(until - time.time(), 1e-3)):
+            exact, work = scene.exact_cost(np.array(end.theta)), end.work + ACCURATE
+    except Stopped:
+        return end
+    if exact <= end.cost + SAME:
+        return replace(end, work=work)
+    return replace(end, cost=exact, work=work, settled=False, rough=True)
 
 
 def _followed(scene: Scene, order: Order, until: float) -> Outcome:
     """Go on along the floor of a valley."""
+    where, theta, left = scene.finer if order.finer else scene, np.array(order.theta), until - time.time()
     found = settle(
-        scene, np.array(order.theta), until - time.time(), best=order.best - SAME, rounds=_STRIDES,
-        accurate=order.accurate, step_control=order.step_control,
+        where, theta, left, best=order.best - SAME, rounds=_STRIDES, accurate=order.accurate,
+        step_control=order.step_control,
     )  # fmt: skip
     floor = not found.dropped and not found.optimum
-    return Outcome(tuple(found.theta.tolist()), found.cost, work=found.work, settled=not found.dropped, floor=floor)
+    work = found.work * (ACCURATE if order.finer else 1.0)
+    end = Outcome(tuple(found.theta.tolist()), found.cost, work=work, settled=not found.dropped, floor=floor)
+    if order.finer:
+        return replace(end, rough=True)
+    if not _believed(scene, end, np.inf, until).rough:
+        return end
+    again = _followed(scene, replace(order, finer=True), until)
+    return replace(again, work=work + again.work)
 
 
 def _gone_on(scene: Scene, end: Outcome, order: Order, until: float) -> Outcome:
