@@ -27,6 +27,7 @@ from castfit.drive.search.portfolio.allocation import (
     PortfolioState,
     Tried,
     chosen,
+    following,
     joined,
     moved,
     next_round,
@@ -276,7 +277,7 @@ def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     assert (again.pool[0].family, again.pool[0].spent) == (60, True)  # the same optimum, found once more
 
 
-def test_what_only_looks_better_has_its_real_cost_and_is_moved_at_full_accuracy(monkeypatch):
+def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):
     problem = chain()
     scene, field = scene_of(problem.posed), search_field(problem.posed, None)
     start = tuple(np.array(scene.searched.guess).tolist())
@@ -289,13 +290,13 @@ def test_what_only_looks_better_has_its_real_cost_and_is_moved_at_full_accuracy(
     equal = candidate((problem, field), replace(order, best=plain.cost), np.inf, np.inf)
     assert not equal.rough  # there is nothing to be gained
     monkeypatch.undo()
-    state = PortfolioState().extended([Tried(i, "box", rough) for i in range(6)], field)
-    options = PortfolioOptions((MOVED,), per_round=3)
-    orders = next_round(state, options, field, np.random.default_rng(0))
-    assert [o.finer for o in orders] == [True] * 3
-    finer = candidate((problem, field), replace(orders[0], theta=start), np.inf, np.inf)
-    assert finer.cost == pytest.approx(scene.exact_cost(np.array(finer.theta)), rel=1e-9)
-    assert finer.work > 2.0 * plain.work
+    state = PortfolioState().extended([Tried(0, "box", rough)], field)
+    ahead = following(state, PortfolioOptions((MOVED,)), 0)
+    assert ahead.finer
+    end = candidate((problem, field), ahead, np.inf, np.inf)
+    assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
+    went_on = state.followed(0, end).tried[0].end
+    assert (went_on.theta, went_on.cost, went_on.rough) == (end.theta, end.cost, True)
 
 
 def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():

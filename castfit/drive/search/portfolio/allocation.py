@@ -14,7 +14,7 @@ seen, or to come from the floor of a long valley to a lower one.  Where a search
 equations get more, too: they cost more, but found most of the families that led to optima which are hard to find.
 
 What looks better than everything at the accuracy of a search is integrated at full accuracy at once.  Where that does
-not hold it has the cost that it really has, and what is moved from it goes down at full accuracy.
+not hold it has the cost that it really has, and its valley is followed at full accuracy.
 
 Where every state is measured the default fit from the guess comes first: its states start at the data.  Elsewhere they
 have nowhere to start, and the ways that integrate from the beginning come first, which are cheaper by far; the default
@@ -112,14 +112,12 @@ class FamilyHead:
     """The head of a family.
 
     family : the candidate that founded it
-    rough : whether it looks lower at the accuracy of a search than it is, so that what is moved goes down at full one
     vain : moves since it was clearly lowered
     """
 
     theta: Array
     cost: float
     family: int = 0
-    rough: bool = False
     vain: int = 0
 
     @property
@@ -318,7 +316,7 @@ class PortfolioState:
                 family = t.index if t.family < 0 else t.family
                 vain = next((m.vain for m in pool if m.family == family and t.end.cost >= m.cost - SAME), 0)
                 theta = np.array(t.end.theta, dtype=float)
-                pool = joined(pool, FamilyHead(theta, t.end.cost, family, t.end.rough, vain), field)
+                pool = joined(pool, FamilyHead(theta, t.end.cost, family, vain), field)
             if t.way == MOVED:
                 pool = tuple(replace(m, vain=m.vain + 1) if m.family == t.family else m for m in pool)
         return self._with((*self.tried, *tried), np.concatenate([self.table, _columns(tried)]), pool)
@@ -395,8 +393,7 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
             order = replace(order, guess=boxes == 0 and "soft" in options.ways)
         if way == MOVED:
             head = chosen(state.pool, rng, options.families)
-            theta = tuple(moved(head.theta, field, rng).tolist())
-            order = replace(order, theta=theta, family=head.family, finer=head.rough)
+            order = replace(order, theta=tuple(moved(head.theta, field, rng).tolist()), family=head.family)
         out.append(order)
     return out
 

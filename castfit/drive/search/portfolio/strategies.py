@@ -120,7 +120,7 @@ class Order:
         confirms takes as many iterations as an optimum may need
     step_control : of the local fit
     family : of a moved one
-    finer : whether that goes down at full accuracy
+    finer : whether a valley is followed at full accuracy
     """
 
     way: str
@@ -151,8 +151,7 @@ class Outcome:
     floor : whether it is settled because nothing more was gained on the floor of its valley, which need be no optimum
     polished : whether it was fitted at full accuracy with all iterations that an optimum may need
     held : the cost at full accuracy where it was checked last, on its way along a valley; infinite if it was not
-    rough : whether the accuracy of a search promised a lower cost, here or where this was moved from, than there is at
-        full accuracy, which is `cost`
+    rough : whether the accuracy of a search promised a lower cost than there is at full accuracy, which is `cost`
     """
 
     theta: tuple[float, ...] = ()
@@ -238,10 +237,7 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
             return Outcome(work=work)
     begun = () if order.theta else tuple(theta.tolist())
     theta, more = _LEADING.get(order.way, BOX).lead(scene, theta, StrategyBudget(until - time.time(), rng, by))
-    if not order.finer:
-        return replace(_down(scene, theta, order, until, work + more), begun=begun)
-    found = _down(scene.finer, theta, order, until, 0.0)
-    return replace(found, begun=begun, work=work + more + ACCURATE * found.work, rough=True)
+    return replace(_down(scene, theta, order, until, work + more), begun=begun)
 
 
 def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> Outcome:
@@ -284,10 +280,9 @@ def _believed(scene: Scene, end: Outcome, best: float, until: float) -> Outcome:
 
 def _followed(scene: Scene, order: Order, until: float) -> Outcome:
     """Go on along the floor of a valley."""
-    where, theta, left = scene.finer if order.finer else scene, np.array(order.theta), until - time.time()
     found = settle(
-        where, theta, left, best=order.best - SAME, rounds=_STRIDES, accurate=order.accurate,
-        step_control=order.step_control,
+        scene.finer if order.finer else scene, np.array(order.theta), until - time.time(), best=order.best - SAME,
+        rounds=_STRIDES, accurate=order.accurate, step_control=order.step_control,
     )  # fmt: skip
     floor = not found.dropped and not found.optimum
     work = found.work * (ACCURATE if order.finer else 1.0)
