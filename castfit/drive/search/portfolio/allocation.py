@@ -10,8 +10,8 @@ What counts is pay per work, in simulations and not in seconds, so that the plan
 Shares are of the work, not of the candidates: what needs a hundredth of the time of others is tried a hundred times as
 often where it pays alike.  Every way keeps a small share: what fails at first may be what finds the optimum in the end;
 starts of the box and points that are moved a larger one: hardly anything else is as likely to find what nobody has
-seen, or to come from the floor of a long valley to a lower one.  Where a search takes long, growing horizons and soft
-equations get more, too: they cost more, but found most of the families that led to optima which are hard to find.
+seen, or to come from the floor of a long valley to a lower one.  Where a search takes very long, growing horizons and
+soft equations get more, too: they cost more, but founded most families that led to optima which are hard to find.
 
 What looks better than everything at the accuracy of a search is integrated at full accuracy at once.  Where that does
 not hold it has the cost that it really has, and its valley is followed at full accuracy.
@@ -70,9 +70,13 @@ _VAIN = 15  # moves of a head in vain: of 83 that lowered one by more than 1, on
 _NEAR = 1e-3  # root mean square distance, in widths of the limits
 _ALIKE = 0.1  # of costs, in the logarithm of a likelihood
 _FLOOR = 0.1  # of the work, divided evenly
-_STEADY = {"box": 0.3, MOVED: 0.3}  # of the work
-_STEADIER = {"box": 0.2, "growing": 0.2, "soft": 0.1, MOVED: 0.3}
-_HARD = 40  # candidates after which what is searched is hard to find
+_STEADY = (
+    (0, {"box": 0.3, MOVED: 0.3}),
+    (40, {"box": 0.3, MOVED: 0.45}),
+    (200, {"box": 0.2, "growing": 0.2, "soft": 0.1, MOVED: 0.3}),
+)
+"""Of the work, after so many candidates."""
+
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
 _DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
@@ -458,7 +462,7 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     }
     work = {w: float(own[mine].sum()) for w, mine in of_way.items()}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
-    of = _STEADY if costs.size < _HARD else _STEADIER
+    of = [part for after, part in _STEADY if costs.size >= after][-1]
     idle = all(m.spent for m in state.pool)
     steady = np.array([0.0 if w == MOVED and idle else of.get(w, 0.0) for w in ways])
     share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
