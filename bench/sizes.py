@@ -10,8 +10,8 @@
 
 Every fit runs in a process of its own, so that peak memory is its own.  CPU times are those of the first fit, which
 builds what is built once and is what a user waits for, and the least of some that follow.  The best transcription is
-the one of those that reach the lowest objective (chi2 to 1 %) that takes the least time then; the default's memory is
-compared with its.
+the one of those that reach the lowest objective (chi2 to 1 % and 0.01) that takes the least time then; the default's
+memory is compared with its.
 
 Every fit is told on standard error as it ends.  With ``--folder FOLDER`` it is kept there in sizes.jsonl, too, and a
 run that was interrupted goes on where it stopped.
@@ -54,8 +54,8 @@ NAME = "sizes"
 MAX_TIME = 60.0  # seconds per fit
 _MEMORY = 4.0  # gigabytes, of a process; what needs more ends as what failed
 _OVERRUN = 4.0  # limits of a fit, after which the process of a case ends whatever it is doing
-_FITS, _SHORT = 5, 0.5  # fits at most, CPU seconds after which there is no third
-_ABOVE = 0.01  # of chi2
+_FITS, _SHORT = 15, 0.5  # fits at most, CPU seconds after which there is no third
+_ABOVE = 0.01  # of chi2, and at least of 1: no data tell less, and where they are exact it is rounding
 _NEAR, _NEAR_MEMORY = 1.5, 2.0
 _DEFAULT = "default"
 _PLACES = (0.1, 0.4, 0.8)
@@ -202,7 +202,7 @@ def measured(case: str, method: str, max_time: float) -> SizedFit:
             break
     assert result is not None
     objective = result.objective if result.success else np.inf
-    margin = _ABOVE * (result.chi2 if result.measure == "chi2" else result.n_data)
+    margin = _ABOVE * (max(result.chi2, 1.0) if result.measure == "chi2" else result.n_data)
     return SizedFit(case, method, result.transcription, result.status.value, objective, margin, took[0],
                     min(took[1:] or took), peak_memory(), result.iterations)  # fmt: skip
 
@@ -298,7 +298,7 @@ def _line(fit: SizedFit) -> str:
 
 
 def good(fits: Sequence[SizedFit]) -> list[SizedFit]:
-    """Return those that reached the lowest objective of a case, to 1 % of chi2 or what that is in -2 log L."""
+    """Return those that reached the lowest objective of a case, to the margin of chi2 or what that is in -2 log L."""
     lowest = min(fit.objective for fit in fits)
     return [fit for fit in fits if fit.objective <= lowest + fit.margin and np.isfinite(fit.objective)]
 

@@ -106,7 +106,7 @@ def test_collocation_comes_first_where_the_start_leads_nowhere():
     lost = replace(SMALL, reached=False)
     assert isinstance(chosen(lost).first, cf.Collocation)
     assert isinstance(chosen(SMALL, states=True).first, cf.Collocation)
-    assert isinstance(chosen(replace(LARGE), states=True).first, cf.SingleShooting)  # more than ten times as dear
+    assert isinstance(chosen(replace(LARGE), states=True).first, cf.SingleShooting)  # more than 15 times as dear
 
 
 def test_where_the_start_describes_the_data_the_price_decides():
