@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
+    from castfit.result.result import Result
     from castfit.solve.solution import Control, Iteration, Solution
     from castfit.solve.staged import StagedProblem
     from castfit.transcribe.shooting_problem import ShootingProblem
@@ -331,6 +332,19 @@ def chosen(
     then, least = (MultipleShooting(), nodes) if nodes.seconds < max(dear, other.seconds) else (elements, other)
     brief = least.seconds < dear
     return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT), then, why, back=not brief)
+
+
+def refitted_by(result: Result) -> tuple[Transcription, Solver]:
+    """Return by what a result is fitted again: by what found it, or is chosen at its estimates where that is forgotten.
+
+    Fits begin at its trajectory anyway.
+    """
+    if result.found_by is None:
+        posed = result.problem and result.problem.posed
+        return choose(posed, result.theta, straight=False).first if posed else Collocation(), GaussNewton()
+    transcription, solver = result.found_by
+    kept = not hasattr(transcription, "states") or isinstance(transcription.states, str)
+    return transcription if kept else replace(transcription, states="data"), solver
 
 
 def available_memory() -> float:

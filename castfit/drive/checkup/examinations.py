@@ -15,6 +15,7 @@ import numpy as np
 from castfit._support.reprs import listed
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
+from castfit.fit.choice import Prospect, available_memory, prices, size_of
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.integrate import STEPPED, SUNDIALS, sundials
@@ -109,8 +110,12 @@ class Patient:
         self, start: Result | Mapping[str, float], transcription: Transcription | str, solver: Solver | None = None
     ) -> Result:
         """Fit once more, for many times as long as the first fit took if so much is left."""
-        patience = max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), _MOMENT)
-        return fit(self.problem, transcription, solver, start=start, retry=False, max_time=float(patience))
+        return fit(self.problem, transcription, solver, start=start, retry=False, max_time=self.patience)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that another fit may take."""
+        return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), _MOMENT))
 
 
 def the_fit(patient: Patient) -> Finding:
@@ -393,8 +398,15 @@ def other_transcriptions(patient: Patient) -> Finding:
     if not found.success:
         return unknown("not tried without a fit.")
     agreed: list[str] = []
+    cost, too_large = prices(Prospect.of(patient.posed, patient.theta)), ""
+    times = cost["collocation"].seconds / cost["single"].seconds
     for kind in TRANSCRIPTIONS:
         if found.transcription.startswith(kind):  # labels begin with these names
+            continue
+        longer = found.transcription.startswith("single") and times * found.time > patient.patience
+        if kind == "collocation" and (longer or cost[kind].memory > available_memory()):
+            estimated = f"an estimated {times:.0f} times the time, and {size_of(cost[kind].memory)}"
+            too_large = f" Collocation was not tried: {estimated}."
             continue
         if patient.left() <= 0:
             break
@@ -410,7 +422,10 @@ def other_transcriptions(patient: Patient) -> Finding:
             said = f"by {kind} the estimates differ by {off:.2g} standard errors{lower}."
             return look(said, "Tighten the tolerances; compare.")
         agreed.append(kind)
-    return fine(f"{' and '.join(agreed)} end at the same estimates.") if agreed else unknown("none could be compared.")
+    if not agreed:
+        return unknown(f"none could be compared.{too_large}")
+    ends = "ends" if len(agreed) == 1 else "end"
+    return fine(f"{' and '.join(agreed)} {ends} at the same estimates.{too_large}")
 
 
 def _distance(one: Result, other: Result) -> float:

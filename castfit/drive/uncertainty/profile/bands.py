@@ -64,7 +64,7 @@ def prediction_bands(
 
     Raises InputError if the best fit cannot be repeated by the transcription.
     """
-    asked_transcription, chosen = parts_along(transcription, solver, [])
+    asked_transcription, chosen = parts_along(transcription, solver, result, [])
     posed = as_fitted(posed, result)
     targets, keys = _asked(posed, linear)
     out = {name: {key: np.array(column, dtype=float) for key, column in columns.items()}

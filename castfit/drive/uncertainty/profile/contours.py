@@ -184,7 +184,7 @@ def contours(
     """
     run = RunOptions(workers=workers, max_time=max_time, verbose=verbose, checkpoint=checkpoint, resume=resume)
     mistakes = run.file_mistakes() + run.mistakes()
-    asked, chosen = parts_along(transcription, solver, mistakes)
+    asked, chosen = parts_along(transcription, solver, result, mistakes)
     found_levels = read_levels(confidence_levels, mistakes)
     mistakes += option_mistakes(("slices", slices, is_count(slices, 4), "give an integer of at least 4"))
     problem = owner(result, mistakes)

@@ -108,7 +108,8 @@ def profile(
         predictions, ``OutputAt("x", 3.0)``.
         By default every estimated quantity.
     transcription, solver : optional
-        As for `fit`; by default collocation with elements that are accurate to 1e-6, which is enough for limits.
+        As for `fit`; by default the transcription that found the result (elements of collocation are accurate to 1e-6,
+        which is enough for limits) and Gauss-Newton.
     confidence_levels : float or sequence of float
         Confidence levels; limits of all of them come from one run.
     limits : {"auto", "chi2", "F"}
@@ -158,7 +159,7 @@ def profile(
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
                      resume=resume)  # fmt: skip
     mistakes: list[str] = []
-    asked, chosen = parts_along(transcription, solver, mistakes)
+    asked, chosen = parts_along(transcription, solver, result, mistakes)
     mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
     far = real(reach)
     mistakes += option_mistakes(

@@ -20,8 +20,9 @@ from castfit.drive.uncertainty.profile.corrector import Tracer, misfit
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, augmented, unheld
 from castfit.drive.uncertainty.profile.targets import Target, bare
 from castfit.fit.attempt import has_states, started_from, with_states
+from castfit.fit.choice import refitted_by
 from castfit.fit.fit import nodes_of
-from castfit.fit.methods import Solver, Transcription, parts_from
+from castfit.fit.methods import Solver, Transcription, mismatches, parts_from
 from castfit.problem.compiled_problem import Posed
 from castfit.result.result import Result
 from castfit.simulate.simulate import Nodes
@@ -131,13 +132,18 @@ def as_fitted(posed: Posed, best: Result) -> Posed:
     return posed if posed.noise_parameters else posed.assuming(absolute_sigma=best.absolute_sigma)
 
 
-def parts_along(transcription: Any, solver: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
-    """Read a transcription and a solver; what is not given is what is best along paths.
+def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
+    """Read a transcription and a solver; what is not given is what found the result, as it is best along paths.
 
     Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
     same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
     """
-    return parts_from(transcription, solver, mistakes, default=(Collocation(tolerance=_ALONG), GaussNewton()))
+    by = refitted_by(result)[0] if isinstance(result, Result) else Collocation()
+    if mismatches(by, GaussNewton()):
+        by = SingleShooting(by.integrator)
+    if isinstance(by, Collocation) and by.adapts:
+        by = replace(by, tolerance=max(by.tolerance, _ALONG))
+    return parts_from(transcription, solver, mistakes, default=(by, GaussNewton()))
 
 
 def _thinned(nodes: Nodes, transcription: Transcription) -> Nodes:

@@ -30,8 +30,8 @@ from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
 from castfit.drive.uncertainty.refits.descent import WarmDescent
-from castfit.fit.attempt import has_states, with_states
 from castfit.fit.build_result import sigma_names
+from castfit.fit.choice import refitted_by
 from castfit.fit.fit import at_trajectory
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
@@ -175,10 +175,9 @@ def refit_options(
     What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
     """
     parts: list[str] = []
-    found = result.found_by if isinstance(result, Result) else None
-    if found is not None and has_states(found[0]) and not isinstance(found[0].states, str):
-        found = with_states(found[0], "data"), found[1]  # fits begin at the result's trajectory anyway
-    asked, chosen = parts_from(transcription, solver, parts, default=found)
+    asked, chosen = parts_from(
+        transcription, solver, parts, default=refitted_by(result) if isinstance(result, Result) else None
+    )
     run = RunOptions(fit_max_time=fit_max_time, **options)
     wrong = run.file_mistakes() + run.mistakes()
     mistakes[:] = [*parts, *mistakes, *wrong]
