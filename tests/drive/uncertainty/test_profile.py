@@ -543,3 +543,35 @@ def test_bands_in_parallel_are_those_of_one_process(bent):
         bent.predict(times, bands="linear", workers=2)
     with refused("workers is 0; give a number of processes"):
         bent.predict(times, bands="profile", workers=0)
+
+
+def test_a_flat_valley_is_one_optimum_and_is_followed_no_farther_than_asked():
+    """Growth, capacity and loss enter only as r - loss and r / cap; loss is not excluded where nobody followed it."""
+    x, r, cap, loss = cf.symbols("x r cap loss")
+    model = cf.Model({x: r * x * (1 - x / cap) - loss * x}, parameters=[r, cap, loss])
+    times = np.linspace(0.25, 4.0, 12)
+    exact = cf.simulate(model, times=times, parameters={"r": 2.0, "cap": 1.0, "loss": 0.3}, initial={"x": 0.1})["x"]
+    data = exact + 0.01 * np.random.default_rng(0).standard_normal(times.size)
+    seen = cf.Experiment({"x": data}, time=times, sigma=0.01, initial={"x": 0.1})
+    start = {
+        "r": cf.Parameter(2.5, lower=0.0),
+        "cap": cf.Parameter(1.2, lower=0.0),
+        "loss": cf.Parameter(0.4, lower=0.0),
+    }
+    told: list[str] = []
+    found = cf.profile(cf.fit(cf.Problem(model, seen, parameters=start)), callback=lambda now: told.append(now.last))
+    assert [sides[1] for sides in found.verdicts.values()] == ["flat"] * 3
+    assert not found.optima
+    assert not [last for last in told if "beside" in last]
+
+
+@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
+def test_what_found_the_fit_follows_it(transcription, tmp_path):
+    result = cf.fit(cf.problems.load("bellman").problem, transcription)
+    found = cf.profile(result, ["k1"])
+    assert found.transcription == result.transcription
+    result.save(tmp_path / "fit.json")
+    loaded = cf.Result.load(tmp_path / "fit.json").with_problem(result.problem)
+    again = cf.profile(loaded, ["k1"])
+    np.testing.assert_allclose(again["k1"].limits(0.95), found["k1"].limits(0.95), rtol=1e-5)
+    assert cf.profile(result, ["k1"], "collocation").transcription.startswith("collocation")

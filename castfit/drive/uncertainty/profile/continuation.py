@@ -62,6 +62,7 @@ _LIMIT = 2e-3  # relative: a solution is at a threshold
 _AS_PREDICTED = 0.1  # of the highest threshold: the next step may be twice as long
 _RESCUED = 2  # tries before single shooting takes over
 _PATIENCE = 4  # steps towards a solution ahead, before it is given up
+_RIDGE = 1e-2  # of -2 log L: what rises by less before it falls again is flat
 _TRUSTED = 2.0  # times the last step: farther second derivatives are not trusted
 _MOST_CHANGE = 3.0  # of a logarithm: no power changes an entry by a larger factor
 
@@ -121,8 +122,10 @@ class ProfileWalk:
                 return spots, outcome, now
             before = spots[-1]
             h = self.side * (now.c - before.c)
-            if self.side * before.slope < 0.0 < self.side * now.slope and len(spots) > 1:
-                self.valleys.append(min((before, now), key=lambda s: s.delta).theta)
+            low = min((before, now), key=lambda s: s.delta)
+            ridge = max(s.delta for s in spots) - low.delta > _RIDGE
+            if ridge and self.side * before.slope < 0.0 < self.side * now.slope and len(spots) > 1:
+                self.valleys.append(low.theta)
             for level in self._crossed(before, now):
                 between = self._polished(before, now, level)
                 spots += [s for s in between if self.side * (s.c - spots[-1].c) > 0.0]

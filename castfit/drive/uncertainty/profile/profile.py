@@ -36,8 +36,11 @@ from castfit.drive.run.loop import ProgressReport, carry_out
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.profile.branches import (
+    BOUND,
     CUT,
+    FAR,
     INTERRUPTED,
+    ZERO,
     Branch,
     Followed,
     Goal,
@@ -60,6 +63,7 @@ _RESTARTS = 5
 _PATCHES = 2  # rounds in which profiles are compared with points of the others
 _BELOW = 0.05  # of the highest threshold: what is lower by less may be interpolation
 _FITS = 0.25  # that a side takes at least, of the first fit of a problem, which builds its functions
+_OPEN = (FAR, ZERO, BOUND)  # ends of a branch beyond which values are not excluded
 _SAME = 1e-2  # of -2 log L: optima closer than that are one
 
 
@@ -479,6 +483,9 @@ def _passed_below(
             continue
         height = np.min([at(curve, np.where(known, c, np.nan)) for curve in curves], axis=0)
         height = np.where(np.isfinite(height), height, top)  # where it was not followed, as it is excluded there
+        first, last = curves[0].c[0], curves[0].c[-1]
+        low, high = (end not in _OPEN for end in curves[0].ends)
+        known &= (low | (c >= first)) & (high | (c <= last))  # or because that is far enough
         deficit = np.where(known, height - np.array([delta for _, delta in points]), 0.0)
         worst = int(np.argmax(deficit))
         if deficit[worst] > _BELOW * top:
