@@ -124,6 +124,8 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
     """
     if not evaluation.ok:
         return np.inf
+    if layout.of_theta:
+        return 0.0
     worst = 0.0
     for i, (chain, values) in enumerate(zip(layout.chains, evaluation.values, strict=True)):
         if chain.nodes.size:

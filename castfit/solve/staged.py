@@ -275,7 +275,7 @@ class Layout:
         return len(self.names)
 
     @cached_property
-    def _in_one_group(self) -> bool:
+    def in_one_group(self) -> bool:
         """Whether all measured rows share one unknown sigma; rows that only fill up are zero."""
         return self.n_groups == 1 and int(self.group_sizes[0]) == sum(int(c.row_mask.sum()) for c in self.chains)
 
@@ -288,7 +288,7 @@ class Layout:
 
     def of_rows(self, factors: Array) -> list[Array]:
         """Spread factors of the groups (n_groups,) over the rows, per chain what multiplies (K, n_r); 1 elsewhere."""
-        if self._in_one_group:
+        if self.in_one_group:
             return [factors[0]] * len(self.chains)
         known = np.append(factors, 1.0)  # group -1, of known sigma, is the last
         return [known[chain.group] for chain in self.chains]
@@ -782,6 +782,10 @@ def weighted_squares(layout: Layout, evaluation: Evaluation, sigma: Array | None
     """
     if layout.n_groups == 0 or not evaluation.ok:
         return 2.0 * (evaluation.half_square + evaluation.prior_excess)
+    if layout.in_one_group:
+        return float(evaluation.sigma[0]) ** 2 * sum(
+            [float(np.vdot(values.r, values.r)) for values in evaluation.values]
+        )
     if layout.n_groups == 1:
         rows = rows_in_units(layout, evaluation)
     else:

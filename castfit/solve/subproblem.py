@@ -58,7 +58,7 @@ FAINTEST = 1e-6
 GROWTH_LIMIT = 1e6
 """Growth of the nodes over a horizon above which `choose` leaves condensing."""
 
-_NONE = np.zeros(0)
+_NONE, _NO_SIGNS = np.zeros(0), np.zeros(0, dtype=np.int8)
 
 _FEASIBILITY = 1e-9
 """Violation of a bound, in units of the variable, that the search for violated bounds takes for rounding."""
@@ -526,7 +526,7 @@ class LocalProblem:
             dv=dv,
             predicted=0.5 * float(residuals @ residuals),
             decrease=decrease,
-            active=ActiveSet(held, none.astype(np.int8)),
+            active=ActiveSet(held, _NO_SIGNS),
             bound_multipliers=np.where(held == 0, 0.0, found.bound_multipliers),
             path_multipliers=none,
             closure_multipliers=none,
@@ -601,7 +601,7 @@ class DenseProblem(LocalProblem):
     @cached_property
     def norms(self) -> Array:
         """Lengths of the columns of E, (n_x,)."""
-        return np.sqrt(np.einsum("ij,ij->j", self._E, self._E))
+        return np.sqrt(np.add.reduce(self._E * self._E, axis=0))
 
     @cached_property
     def _unit(self) -> Array:
@@ -623,13 +623,36 @@ class DenseProblem(LocalProblem):
 
     @cached_property
     def _finite(self) -> bool:
-        return moderate([self._E, self._u])
+        return float(np.maximum.reduce(self.norms, initial=0.0)) < _LARGEST and moderate([self._u])
 
     def correction(self, evaluation: Evaluation, like: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point, as of `LocalProblem`."""
         u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
         active = None if like is None else like.active
         return self._of_theta(u, evaluation, None, active) if self._finite and moderate([u]) else None
+
+    def _of_theta(
+        self,
+        u: Array,
+        at: Evaluation,
+        damping: Array | None,
+        active: ActiveSet | None = None,
+        reach: Reach | None = None,
+    ) -> Step:
+        """Solve as `LocalProblem` does; first without bounds, if none held the step that it is like."""
+        guess = active or self._warm
+        if damping is None and reach is None and (guess is None or not guess.variables.any()):
+            seen, held = self._factored(u, None)
+            whole, staged = held.whitened(self.column_scale), self.staged
+            dv = self.column_scale * (whole.T @ whole.target(held.seen(seen)))
+            low, high = staged.lower - at.v, staged.upper - at.v
+            if bool(((low <= dv) & (dv <= high) & (low < high)).all()):
+                moved = self._E @ dv
+                residuals, zero = u + moved, np.zeros(dv.size)
+                free = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
+                square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(moved @ moved)
+                return Step(dv, square, decrease, free, zero, _NONE, _NONE, residuals, feasible=True)
+        return super()._of_theta(u, at, damping, active, reach)
 
 
 def local_problem(
@@ -687,7 +710,7 @@ def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, loga
     known = np.isfinite(width) & (width > 0.0)
     magnitude = np.where(zero & known, np.inf, magnitude)  # the scale of zero is no magnitude
     unit = np.where(known, np.minimum(width, magnitude), magnitude)
-    unit[np.flatnonzero(logarithmic)] = 1.0
+    unit[: logarithmic.size][logarithmic] = 1.0
     return unit
 
 
@@ -711,7 +734,7 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
 
 def moderate(numbers: list[Array]) -> bool:
     """Tell whether the squares of all numbers can be computed."""
-    return all(bool((np.abs(block) < _LARGEST).all()) for block in numbers if block.size)
+    return all([float(np.maximum.reduce(np.abs(block), axis=None)) < _LARGEST for block in numbers if block.size])
 
 
 def _rows(

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import casadi as ca
 import numpy as np
@@ -125,6 +125,7 @@ _GRAPHS: Built[Model, ca.Function] = Built()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
 
 _PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
+_T = TypeVar("_T")
 _Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
 _TOOK: Built[Model, dict[_Sort, tuple[float, ...]]] = Built()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
@@ -269,6 +270,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options
+        self._paces = _TOOK.get(self.problem.model, lambda _: {})
         self._lean: tuple[ShootingProblem | None, Lean | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
@@ -544,8 +546,7 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            with self._timed("linearization"):
-                self._linear = self._linearize(v)
+            self._linear = self._in_time("linearization", lambda: self._linearize(v))
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:
@@ -570,23 +571,21 @@ class ShootingProblem(TranscribedProblem):
 
     def _took(self, what: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""
-        known = _TOOK.get(self.problem.model, lambda _: {})
-        return known, (what, self._nodes, len(self._here), self.options.relative_tolerance)
+        return self._paces, (what, self._nodes, len(self._here), self.options.relative_tolerance)
 
     def _noted(self, what: str, began: float) -> None:
         """Keep how long something took."""
         known, key = self._took(what)
         known[key] = *known.get(key, ())[-1:], time.perf_counter() - began
 
-    @contextmanager
-    def _timed(self, what: str) -> Generator[None, None, None]:
+    def _in_time(self, what: str, call: Callable[[], _T]) -> _T:
         """Begin nothing that will take longer than there is time, as it did before; note how long it takes."""
         expected = self._expected(what)
         if expected > _LONG:
             look(expected)
         began = time.perf_counter()
         try:
-            yield
+            return call()
         finally:  # cut off it would have taken longer
             self._noted(what, began)
 
@@ -621,8 +620,12 @@ class ShootingProblem(TranscribedProblem):
                 enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
                 gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))
             seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
-            with self._timed("gradient"), self._silently():
-                found, stopped = gradient_by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, enters)
+
+            def back() -> tuple[list[Array], tuple[Failure, ...]]:
+                return gradient_by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, enters)
+
+            with self._silently():
+                found, stopped = self._in_time("gradient", back)
             failures += stopped
             for of, part in zip(self.layout.chains, found, strict=True):
                 np.add.at(gradient, of.theta, part)

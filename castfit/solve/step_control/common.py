@@ -50,7 +50,7 @@ class LineSearch:
     def _measure(self) -> tuple[Index | slice, Array]:
         staged = self.ledger.staged
         unit = np.maximum(np.abs(self.at.v), staged.scale)
-        unit[np.flatnonzero(staged.logarithmic)] = 1.0  # the magnitude of a logarithm depends on units
+        unit[: staged.logarithmic.size][staged.logarithmic] = 1.0  # the magnitude of a logarithm depends on units
         if staged.layout.n_v == staged.layout.n_theta and not staged.eliminated.size:
             return slice(None), unit
         chosen = np.delete(outer(staged.layout), staged.eliminated)  # theta comes first
