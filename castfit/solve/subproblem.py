@@ -507,10 +507,23 @@ class LocalProblem:
         active: ActiveSet | None = None,
         reach: Reach | None = None,
     ) -> Step:
-        """Solve as `_solve` does where nothing but theta varies; u (m,) are the rows."""
+        """Solve as `_solve` does where nothing but theta varies; u (m,) are the rows.
+
+        Where no bound held the step that it is like, it is tried first without any.
+        """
         guess = active or self._warm
         lower, upper = self.staged.lower - at.v, self.staged.upper - at.v
         low, high, scale, signs = lower, upper, self.column_scale, None if guess is None else guess.variables
+        if damping is None and reach is None and (signs is None or not signs.any()):
+            seen, rows = self._factored(u, None)
+            whole = rows.whitened(scale)
+            dv = scale * (whole.T @ whole.target(rows.seen(seen)))
+            if bool(((low <= dv) & (dv <= high) & (low < high)).all()):
+                moved = self._E @ dv
+                residuals, zero = u + moved, np.zeros(dv.size)
+                free = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
+                square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(moved @ moved)
+                return Step(dv, square, decrease, free, zero, _NONE, _NONE, residuals, feasible=True)
         if reach is not None:
             low, high = np.maximum(lower, -reach.most), np.minimum(upper, reach.most)
             scale, signs = reach.unit, reach.guess
@@ -630,29 +643,6 @@ class DenseProblem(LocalProblem):
         u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
         active = None if like is None else like.active
         return self._of_theta(u, evaluation, None, active) if self._finite and moderate([u]) else None
-
-    def _of_theta(
-        self,
-        u: Array,
-        at: Evaluation,
-        damping: Array | None,
-        active: ActiveSet | None = None,
-        reach: Reach | None = None,
-    ) -> Step:
-        """Solve as `LocalProblem` does; first without bounds, if none held the step that it is like."""
-        guess = active or self._warm
-        if damping is None and reach is None and (guess is None or not guess.variables.any()):
-            seen, held = self._factored(u, None)
-            whole, staged = held.whitened(self.column_scale), self.staged
-            dv = self.column_scale * (whole.T @ whole.target(held.seen(seen)))
-            low, high = staged.lower - at.v, staged.upper - at.v
-            if bool(((low <= dv) & (dv <= high) & (low < high)).all()):
-                moved = self._E @ dv
-                residuals, zero = u + moved, np.zeros(dv.size)
-                free = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
-                square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(moved @ moved)
-                return Step(dv, square, decrease, free, zero, _NONE, _NONE, residuals, feasible=True)
-        return super()._of_theta(u, at, damping, active, reach)
 
 
 def local_problem(

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 import numpy as np
@@ -125,7 +125,6 @@ _GRAPHS: Built[Model, ca.Function] = Built()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
 
 _PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
-_T = TypeVar("_T")
 _Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
 _TOOK: Built[Model, dict[_Sort, tuple[float, ...]]] = Built()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
@@ -546,7 +545,11 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            self._linear = self._in_time("linearization", lambda: self._linearize(v))
+            began = self._begun("linearization")
+            try:
+                self._linear = self._linearize(v)
+            finally:  # cut off it would have taken longer
+                self._noted("linearization", began)
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:
@@ -578,16 +581,12 @@ class ShootingProblem(TranscribedProblem):
         known, key = self._took(what)
         known[key] = *known.get(key, ())[-1:], time.perf_counter() - began
 
-    def _in_time(self, what: str, call: Callable[[], _T]) -> _T:
-        """Begin nothing that will take longer than there is time, as it did before; note how long it takes."""
+    def _begun(self, what: str) -> float:
+        """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
         expected = self._expected(what)
         if expected > _LONG:
             look(expected)
-        began = time.perf_counter()
-        try:
-            return call()
-        finally:  # cut off it would have taken longer
-            self._noted(what, began)
+        return time.perf_counter()
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Integrate all stages, and one adjoint state back from the end of each."""
@@ -620,12 +619,14 @@ class ShootingProblem(TranscribedProblem):
                 enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
                 gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))
             seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
-
-            def back() -> tuple[list[Array], tuple[Failure, ...]]:
-                return gradient_by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, enters)
-
-            with self._silently():
-                found, stopped = self._in_time("gradient", back)
+            began = self._begun("gradient")
+            try:
+                with self._silently():
+                    found, stopped = gradient_by_adjoint(
+                        sweep, self.layout.chains, naturals, seeds, self._moving, enters
+                    )
+            finally:
+                self._noted("gradient", began)
             failures += stopped
             for of, part in zip(self.layout.chains, found, strict=True):
                 np.add.at(gradient, of.theta, part)
