@@ -43,11 +43,11 @@ class Suspects:
 class Differences:
     """The differences g(t, x, u, c) (m,) of all triggers.
 
-    smooth : (m,) those that do not jump
+    smooth : (m,) those that do not jump;  even : whether all of them have derivatives that nothing moves
     """
 
     def __init__(self, together: StateChange) -> None:
-        sizes = [together.first.size1_in(i) for i in range(4)]
+        sizes = [together.graph.size1_in(i) for i in range(4)]
         t, x, u, c = arguments = [ca.SX.sym(n, size) for n, size in zip("txuc", sizes, strict=True)]
         dx, du = ca.SX.sym("dx", x.numel()), ca.SX.sym("du", u.numel())
         found: Any = together.first(*arguments)
@@ -58,6 +58,7 @@ class Differences:
         self.smooth = np.array([not jumps(entry) for entry in entries], dtype=np.bool_)
         straight = np.array([not ca.depends_on(of, moved) for of in gradients], dtype=np.bool_)
         self._linear: Mask = self.smooth & straight
+        self.even = bool(straight.all())
         self._enclosed: dict[int, tuple[Enclosure, Enclosure, Index]] = {}
         for k in np.flatnonzero(~self._linear).tolist():
             every = ca.vertcat(t, x, u, dx, du, c)

@@ -62,6 +62,7 @@ _ERRORS = 10.0  # times the tolerance of integration: differences that stay so s
 _SAME = 1e-11  # of a step: what passes zero within it does so at once
 
 
+_NOTHING: Array = np.empty(0)
 _DIFFERENCES: Built[StateChange, Differences] = Built()
 
 
@@ -183,6 +184,7 @@ class _TriggerWatch:
         self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._truths: dict[tuple[int, bytes], bool] = {}
         self._draws: dict[int, np.random.Generator] = {}
+        self._slopes: tuple[Array, Array, Array] | None = None
         self._last = -np.inf
         self._begun = -1
 
@@ -352,8 +354,7 @@ class _TriggerWatch:
 
         Where integration fails before b, up to where it does.
         """
-        at = self._together.evaluate(step.t, step.x, self._inputs(step.t)[0], self.e[self._rows])
-        noise = np.abs(at[1][:, 1 : 1 + step.x.size]) @ self._noise
+        at, noise = self._evaluated(step.t, step.x, self._inputs(step.t)[0])
         f = straight_rates(self.model, step.p)
         if f is not None and self._differences.straight(f):
             return self._straight(step, b, f, at, noise)
@@ -472,7 +473,20 @@ class _TriggerWatch:
 
     def _all(self, t: float, x: Array) -> Array:
         """Return the differences of all triggers."""
-        return self._together.evaluate(t, x, self._inputs(t)[0], self.e[self._rows])[0]
+        return self._together.values(t, x, self._inputs(t)[0], self.e[self._rows])
+
+    def _evaluated(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], Array]:
+        """Return the differences of all triggers, their derivatives, and how large errors of the states make them.
+
+        The derivatives are those of before where they depend on nothing that moves.
+        """
+        c, known = self.e[self._rows], self._slopes
+        if known is not None and np.array_equal(c, known[0]):
+            return (self._together.values(t, x, u, c), known[1]), known[2]
+        at = self._together.evaluate(t, x, u, c)
+        noise = np.abs(at[1][:, 1 : 1 + x.size]) @ self._noise
+        self._slopes = (c, at[1], noise) if self._differences.even else None
+        return at, noise
 
     @cached_property
     def _together(self) -> StateChange:
@@ -486,13 +500,13 @@ class _TriggerWatch:
     @cached_property
     def _of(self) -> list[slice]:
         """Which of the differences each trigger has."""
-        ends = np.cumsum([trigger.function.first.size1_out(0) for trigger in self.triggers]).tolist()
+        ends = np.cumsum([trigger.function.graph.size1_out(0) for trigger in self.triggers]).tolist()
         return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
 
     @cached_property
     def _begins(self) -> list[int]:
         """The first difference of each trigger."""
-        sizes: list[int] = [int(trigger.function.first.size1_out(0)) for trigger in self.triggers]
+        sizes: list[int] = [int(trigger.function.graph.size1_out(0)) for trigger in self.triggers]
         return [sum(sizes[:i]) for i in range(len(sizes))]
 
     @cached_property
@@ -506,7 +520,7 @@ class _TriggerWatch:
         The states are those of the polynomials, or x; they change as the polynomials do.
         """
         (u, du), (there, f) = self._inputs(t), dense.at(t)
-        g, found = self._together.evaluate(t, there if x is None else x, u, self.e[self._rows])
+        (g, found), _ = self._evaluated(t, there if x is None else x, u)
         by_x = found[:, 1 : 1 + f.size]
         rates = found[:, 0] + by_x @ f + found[:, 1 + f.size : 1 + f.size + u.size] @ du
         return g, rates, by_x
@@ -535,7 +549,7 @@ class _TriggerWatch:
         """Return the inputs just before t, and their slopes, (n_u,)."""
         start, inputs = self.condition.start, self.condition.inputs
         if not inputs:
-            return np.empty(0), np.empty(0)
+            return _NOTHING, _NOTHING
         begin = max(b for b in (start, *self.condition.breakpoints.tolist()) if b < t or b == start)
         if t <= begin:
             cubics = input_cubics(inputs, np.array([t, t + max(abs(t), self.end - start) * 1e-9]))[0]

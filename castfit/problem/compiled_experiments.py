@@ -528,6 +528,7 @@ class _Graphs:
 
     made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
     changes: dict[tuple[Any, ...], StateChange] = field(default_factory=dict[tuple[Any, ...], StateChange])
+    arguments: dict[tuple[str, ...], tuple[list[ca.SX], dict[str, ca.SX]]] = field(default_factory=dict[Any, Any])
     rests: dict[tuple[bytes, ...], Rest] = field(default_factory=dict[tuple[bytes, ...], "Rest"])
     kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
 
@@ -553,8 +554,9 @@ class _Graphs:
         if (name,) not in self.changes:
             system, amount = model.system, ca.SX.sym("amount")
             new = ca.SX(system.x)
-            new[model.states.index(name)] += amount
-            self.changes[(name,)] = StateChange.of([system.t, system.x, system.u, amount], new)
+            row = model.states.index(name)
+            new[row] += amount
+            self.changes[(name,)] = StateChange.of([system.t, system.x, system.u, amount], new, [row])
         return self.changes[(name,)]
 
     def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> StateChange:
@@ -562,10 +564,12 @@ class _Graphs:
         key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
         if key not in self.changes:
             self.kept.extend(changes.values())
-            new = ca.SX(model.system.x)
-            for name, value in changes.items():
-                new[model.states.index(name)] = value
-            self.changes[key] = self._change(model, new, names)
+            arguments, known = self._arguments(model, names)
+            values = exchanged(ca.vertcat(*(ca.SX(v) for v in changes.values())), known)
+            new, rows = ca.SX(model.system.x), [model.states.index(name) for name in changes]
+            for row, value in zip(rows, ca.vertsplit(values), strict=True):
+                new[row] = value
+            self.changes[key] = StateChange.of(arguments, new, rows)
         return self.changes[key]
 
     def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[StateChange, ca.Function | None]:
@@ -575,15 +579,19 @@ class _Graphs:
         if key not in self.changes:
             self.kept.append(when)
             rows = when if parts is None else ca.vertcat(*parts.differences)
-            self.changes[key] = self._change(model, ca.SX(rows), names)
+            arguments, known = self._arguments(model, names)
+            self.changes[key] = StateChange.of(arguments, exchanged(ca.SX(rows), known))
         return self.changes[key], None if parts is None else parts.function()
 
-    @staticmethod
-    def _change(model: Model, new: ca.SX, names: Sequence[str]) -> StateChange:
-        system, parameters = model.system, ca.SX.sym("c", len(names))
-        known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
-        known |= {n: parameters[j] for j, n in enumerate(names)}
-        return StateChange.of([system.t, system.x, system.u, parameters], exchanged(new, known))
+    def _arguments(self, model: Model, names: Sequence[str]) -> tuple[list[ca.SX], dict[str, ca.SX]]:
+        """Return the arguments (t, x, u, c) of changes with these parameters, and what each name means."""
+        key = tuple(names)
+        if key not in self.arguments:
+            system, c = model.system, ca.SX.sym("c", len(key))
+            known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
+            known |= {n: c[j] for j, n in enumerate(key)}
+            self.arguments[key] = [system.t, system.x, system.u, c], known
+        return self.arguments[key]
 
 
 def _shortened(text: str) -> str:

@@ -26,42 +26,96 @@ import numpy as np
 
 from castfit._support.casadi_functions import Buffered, Recent
 from castfit._support.records import dataclass
-from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
 
 
+_LOCK = threading.RLock()  # CasADi counts references without one
+
+
 @dataclass(frozen=True, eq=False)
 class StateChange:
-    """New states as functions of (t, x, u, c); shared by all events of the same form.
+    """New states as a function of (t, x, u, c), `graph`; shared by all events of the same form.
 
-    first : (t, x, u, c) -> (new states, their Jacobian by (t, x, u, c))
-    second : (t, x, u, c, weight) -> Hessian of  weight . new states  by (t, x, u, c)
-    linear : whether that Hessian vanishes
-    support : (n_x, 1 + n_x + n_u + n_c) which new state depends on what, by the structure of the graph
-    changed : (n_x,) which states do not stay as they are
+    rows : those that may not stay as they are
+
+    Its derivatives are built where they are asked for: simulations need none.
     """
 
-    first: ca.Function
-    second: ca.Function
-    linear: bool
-    support: Mask
-    changed: Mask
+    graph: ca.Function
+    rows: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, arguments: Sequence[ca.SX], new: ca.SX) -> StateChange:
-        """Build the functions of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
-        pairs = zip(ca.vertsplit(new), ca.vertsplit(arguments[1]), strict=False)  # a trigger has but one row
-        every, weight = ca.vertcat(*arguments), ca.SX.sym("weight", new.numel())
-        hessian, jacobian = ca.hessian(ca.dot(weight, new), every)[0], ca.jacobian(new, every)
-        return cls(
-            ca.Function("change", list(arguments), [ca.densify(new), ca.densify(jacobian)]),
-            ca.Function("change_curvature", [*arguments, weight], [ca.densify(hessian)]),
-            hessian.nnz() == 0,
-            pattern(jacobian.sparsity()),
-            np.array([not ca.is_equal(e, x, 1) for e, x in pairs], dtype=np.bool_),
-        )
+    def of(cls, arguments: Sequence[ca.SX], new: ca.SX, rows: Sequence[int] = ()) -> StateChange:
+        """Build the function of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
+        return cls(ca.Function("change", list(arguments), [ca.densify(new)]), tuple(rows))
+
+    def _symbols(self) -> tuple[list[ca.SX], ca.SX]:
+        """Return new symbols for the arguments, and the new states over them."""
+        arguments = [ca.SX.sym(n, self.graph.size1_in(i)) for i, n in enumerate("txuc")]
+        return arguments, self.graph.call(arguments)[0]
+
+    @cached_property
+    def first(self) -> ca.Function:
+        """(t, x, u, c) -> (new states, their Jacobian by (t, x, u, c))."""
+        with _LOCK:
+            arguments, new = self._symbols()
+            jacobian = ca.jacobian(new, ca.vertcat(*arguments))
+            return ca.Function("change_slopes", arguments, [new, ca.densify(jacobian)])
+
+    @cached_property
+    def second(self) -> ca.Function:
+        """(t, x, u, c, weight) -> Hessian of  weight . new states  by (t, x, u, c)."""
+        with _LOCK:
+            arguments, hessian = self._curvature()
+            return ca.Function("change_curvature", arguments, [ca.densify(hessian)])
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether that Hessian vanishes."""
+        with _LOCK:
+            return self._curvature()[1].nnz() == 0
+
+    def _curvature(self) -> tuple[list[ca.SX], ca.SX]:
+        arguments, new = self._symbols()
+        weight = ca.SX.sym("weight", new.numel())
+        return [*arguments, weight], ca.hessian(ca.dot(weight, new), ca.vertcat(*arguments))[0]
+
+    @cached_property
+    def entries(self) -> tuple[Index, Index]:
+        """Which new state depends on which argument, by the structure of the graph: rows and columns of pairs."""
+        with _LOCK:
+            arguments, new = self._symbols()
+            rows, columns = ca.jacobian_sparsity(new, ca.vertcat(*arguments)).get_triplet()
+        return np.array(rows, dtype=np.intp), np.array(columns, dtype=np.intp)
+
+    @property
+    def support(self) -> Mask:
+        """The same as a matrix, (n_x, 1 + n_x + n_u + n_c)."""
+        out = np.zeros((self.graph.size1_out(0), self._n_arguments), dtype=np.bool_)
+        out[self.entries] = True
+        return out
+
+    def needed(self, by: Mask | None = None) -> Mask:
+        """Return on which arguments any new state depends, or any of some (n_x,)."""
+        (rows, columns), out = self.entries, np.zeros(self._n_arguments, dtype=np.bool_)
+        out[columns if by is None else columns[by[rows]]] = True
+        return out
+
+    @property
+    def _n_arguments(self) -> int:
+        return sum(self.graph.size1_in(i) for i in range(4))
+
+    @cached_property
+    def changed(self) -> Mask:
+        """Which states do not stay as they are, (n_x,)."""
+        out = np.zeros(self.graph.size1_out(0), dtype=np.bool_)
+        with _LOCK:
+            (_, x, _, _), new = self._symbols()
+            for k in self.rows:
+                out[k] = not ca.is_equal(new[k], x[k], 1)
+        return out
 
     @classmethod
     def united(cls, changes: Sequence[StateChange]) -> StateChange:
@@ -69,39 +123,40 @@ class StateChange:
 
         What several of them change has the value that the last one gives it.
         """
-        sizes = [change.first.size1_in(3) for change in changes]
-        t, x, u = (ca.SX.sym(n, changes[0].first.size1_in(i)) for i, n in enumerate("txu"))
+        sizes = [change.graph.size1_in(3) for change in changes]
+        t, x, u = (ca.SX.sym(n, changes[0].graph.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
         new = ca.SX(x)
         for change, own in zip(changes, c, strict=True):
-            states = change.first.call([t, x, u, own])[0]
+            states = change.graph.call([t, x, u, own])[0]
             for j in np.flatnonzero(change.changed).tolist():
                 new[j] = states[j]
-        return cls.of([t, x, u, ca.vertcat(*c)], new)
+        return cls.of([t, x, u, ca.vertcat(*c)], new, sorted({k for change in changes for k in change.rows}))
 
     @classmethod
     def stacked(cls, functions: Sequence[StateChange]) -> StateChange:
         """Return the values of all of these, one after the other, and so their c."""
-        sizes = [function.first.size1_in(3) for function in functions]
-        t, x, u = (ca.SX.sym(n, functions[0].first.size1_in(i)) for i, n in enumerate("txu"))
+        sizes = [function.graph.size1_in(3) for function in functions]
+        t, x, u = (ca.SX.sym(n, functions[0].graph.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
-        rows = [function.first.call([t, x, u, own])[0] for function, own in zip(functions, c, strict=True)]
+        rows = [function.graph.call([t, x, u, own])[0] for function, own in zip(functions, c, strict=True)]
         return cls.of([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows))
+
+    def values(self, *at: float | Array) -> Array:
+        """Return the new states (n_x,) at (t, x, u, c)."""
+        return self._called(self.graph, at)["o0"][0].copy()
 
     def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
-        call = _buffered(self.first)
-        for array, value in zip(
-            call.arguments.values(), (v for v, n in zip(at, self._sizes, strict=True) if n), strict=True
-        ):
-            array[...] = value
-        call()
-        new, jacobian = call.results["o0"], call.results["o1"]
-        return new[0].copy(), jacobian.T.copy()
+        found = self._called(self.first, at)
+        return found["o0"][0].copy(), found["o1"].T.copy()
 
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return [self.first.nnz_in(i) for i in range(self.first.n_in())]
+    def _called(self, function: ca.Function, at: Sequence[float | Array]) -> dict[str, Array]:
+        call, arrays = _buffered(function)
+        for i, array in arrays:
+            array[...] = at[i]
+        call()
+        return call.results
 
     def bend(self, *at: float | Array) -> Array:
         """Return the Hessian at (t, x, u, c, weight)."""
@@ -110,21 +165,25 @@ class StateChange:
 
 class _Buffers(threading.local):
     def __init__(self) -> None:
-        self.known: OrderedDict[int, tuple[ca.Function, Buffered]] = OrderedDict()
+        self.known: OrderedDict[int, tuple[ca.Function, Buffered, list[tuple[int, Array]]]] = OrderedDict()
 
 
 _BUFFERS = _Buffers()
 _KEPT = 256  # functions whose buffers are kept
 
 
-def _buffered(function: ca.Function) -> Buffered:
-    """Return a change's function with buffers of this thread: where many events happen, calls are what takes long."""
+def _buffered(function: ca.Function) -> tuple[Buffered, list[tuple[int, Array]]]:
+    """Return a change's function with buffers of this thread: where many events happen, calls are what takes long.
+
+    With it those of its arguments that are not empty, by position.
+    """
     known = _BUFFERS.known
     if id(function) not in known:
-        known[id(function)] = function, Buffered(function, ("o0", "o1"))
+        call = Buffered(function, tuple(function.name_out()))
+        known[id(function)] = function, call, [(function.index_in(n), a) for n, a in call.arguments.items()]
         if len(known) > _KEPT:
             known.popitem(last=False)
-    return known[id(function)][1]
+    return known[id(function)][1:]
 
 
 NEVER = 1e300
@@ -166,19 +225,19 @@ class Trigger:
         function, rows = self.priority
         if self._fixed:
             return self._fixed[0]
-        return float(function.evaluate(t, x, u, e[rows])[0][0])
+        return float(function.values(t, x, u, e[rows])[0])
 
     @cached_property
     def _fixed(self) -> list[float]:
         """A priority that is a number, if it is one."""
         function = None if self.priority is None else self.priority[0]
-        if function is None or function.support.any():
+        if function is None or function.entries[0].size:
             return []
-        return [float(function.evaluate(*(np.zeros(function.first.size1_in(i)) for i in range(4)))[0][0])]
+        return [float(function.values(*(np.zeros(function.graph.size1_in(i)) for i in range(4)))[0])]
 
     def values(self, t: float, x: Array, u: Array, e: Array) -> Array:
         """Return g, (n,)."""
-        return self.function.evaluate(t, x, u, e[self.parameters])[0]
+        return self.function.values(t, x, u, e[self.parameters])
 
     def rates(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[Array, Array, Array]:
         """Return g, g' (n,) and dg/dx (n, n_x), where states and inputs change by f (n_x,) and du (n_u,)."""
@@ -356,15 +415,14 @@ class Schedule:
         for instant, times in self._alike:
             if instant.change is None:
                 continue
-            support = instant.change.support
             changed = reached & instant.change.changed
             if changed.any():
-                used: Mask = np.logical_or.reduce(support[changed], axis=0)
+                used = instant.change.needed(changed)
                 rows[times] = True
                 states |= used[1 : 1 + n_x]
                 rows[instant.parameters] |= used[used.size - instant.parameters.size :]
                 if instant.trigger is not None:
-                    needed: Mask = np.logical_or.reduce(instant.trigger.function.support, axis=0)
+                    needed = instant.trigger.function.needed()
                     states |= needed[1 : 1 + n_x]
                     rows[instant.trigger.parameters] |= needed[needed.size - instant.trigger.parameters.size :]
         for level in self.levels:
@@ -405,14 +463,14 @@ class Crossing:
         """Return the states after the changes, (n_x,)."""
         for instant in self.instants:
             assert instant.change is not None
-            x, _ = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
+            x = instant.change.values(e[instant.time], x, u, e[instant.parameters])
         return x
 
     def at(self, time: float, x: Array, e: Array, u: Array) -> Array:
         """Return the states after the changes, all of them at this time."""
         for instant in self.instants:
             assert instant.change is not None
-            x, _ = instant.change.evaluate(time, x, u, e[instant.parameters])
+            x = instant.change.values(time, x, u, e[instant.parameters])
         return x
 
     def slopes(self, x: Array, e: Array, u: Array, du: Array) -> tuple[Array, Array, Array]:

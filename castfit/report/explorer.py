@@ -225,7 +225,7 @@ def _experiment(posed: Posed, c: Condition, place: dict[str, int], functions: _P
                 "moves": i.moves,
                 "parameters": i.parameters.tolist(),
                 "after": i.after,
-                "change": None if i.change is None else functions.add(_first_output(i.change.first)),
+                "change": None if i.change is None else functions.add(_first_output(i.change.graph)),
             }
             for i in c.schedule.instants
         ],

@@ -29,7 +29,7 @@ from castfit.model.comparisons import Comparisons, is_condition
 
 MOST_EVENTS = 100_000
 MOST_WAITING = 1_000
-_GROWTH = 5
+_GROWTH = 6  # 3, 18, 108: a hundred wait where a hundred happen in one delay
 _FIRST = 1e300  # the priority of what must be known before anything happens
 HALF = 0.5  # between 0 and 1, a state's no and yes
 
