@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from castfit.fit.start.soft_start import SoftStart
     from castfit.result.path_result import PathResult
 
+_CLOSED = 1e-6  # gaps, in units of the states: with larger ones an objective is not that of a trajectory
+
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
 @one_blas_thread
@@ -398,12 +400,14 @@ def _reporter(
 
     def report(now: Iteration) -> Any:
         clock = time.perf_counter()
+        off = f" (infeasible by {now.infeasibility:.1g})" if now.infeasibility > _CLOSED else ""
+        at = f"iteration {now.iteration}: {now.measure} = {now.objective:.6g}{off}"
         if verbose is None and line is not None:
-            line(f"iteration {now.iteration}: {now.measure} = {now.objective:.6g}")
+            line(at)
         elif line is not None:
             pace = f", {duration((clock - began) / now.iteration)} an iteration" if now.iteration else ""
             most = f", at most {duration(max(deadline - clock, 0.0))} left" if np.isfinite(deadline) else ""
-            line(f"iteration {now.iteration}: {now.measure} = {now.objective:.6g}; {clock - began:.0f} s{pace}{most}")
+            line(f"{at}; {clock - began:.0f} s{pace}{most}")
         else:
             told = f"{now.measure} {now.objective:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s"
             say(f"{now.iteration:5d}  {told}")

@@ -22,10 +22,10 @@ import numpy as np
 
 from castfit.integrate.dense_output import LEFT, POWERS, RIGHT, DenseOutput
 from castfit.integrate.intervals import Enclosure, jumps
+from castfit.problem.event_schedule import StateChange
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.event_schedule import StateChange
 
 _DEPTH = 26  # halvings of a step, below which ends alone tell
 _ULPS = 4  # that are not halved
@@ -43,7 +43,8 @@ class Suspects:
 class Differences:
     """The differences g(t, x, u, c) (m,) of all triggers.
 
-    smooth : (m,) those that do not jump;  even : whether all of them have derivatives that nothing moves
+    smooth : (m,) those that do not jump
+    bent : rows of those whose derivatives something moves, and these alone as a function, if there are any
     """
 
     def __init__(self, together: StateChange) -> None:
@@ -58,7 +59,8 @@ class Differences:
         self.smooth = np.array([not jumps(entry) for entry in entries], dtype=np.bool_)
         straight = np.array([not ca.depends_on(of, moved) for of in gradients], dtype=np.bool_)
         self._linear: Mask = self.smooth & straight
-        self.even = bool(straight.all())
+        rows = np.flatnonzero(~straight)
+        self.bent = rows, StateChange.of(arguments, g[rows.tolist()]) if rows.size else None
         self._enclosed: dict[int, tuple[Enclosure, Enclosure, Index]] = {}
         for k in np.flatnonzero(~self._linear).tolist():
             every = ca.vertcat(t, x, u, dx, du, c)

@@ -478,15 +478,19 @@ class _TriggerWatch:
     def _evaluated(self, t: float, x: Array, u: Array) -> tuple[tuple[Array, Array], Array]:
         """Return the differences of all triggers, their derivatives, and how large errors of the states make them.
 
-        The derivatives are those of before where they depend on nothing that moves.
+        Derivatives that nothing moves are those of before; the others are written over, and so lost at the next call.
         """
         c, known = self.e[self._rows], self._slopes
-        if known is not None and np.array_equal(c, known[0]):
-            return (self._together.values(t, x, u, c), known[1]), known[2]
-        at = self._together.evaluate(t, x, u, c)
-        noise = np.abs(at[1][:, 1 : 1 + x.size]) @ self._noise
-        self._slopes = (c, at[1], noise) if self._differences.even else None
-        return at, noise
+        if known is None or not np.array_equal(c, known[0]):
+            at = self._together.evaluate(t, x, u, c)
+            self._slopes = c, at[1], np.abs(at[1][:, 1 : 1 + x.size]) @ self._noise
+            return at, self._slopes[2]
+        _, slopes, noise = known
+        rows, bent = self._differences.bent
+        if bent is not None:
+            slopes[rows] = bent.evaluate(t, x, u, c)[1]
+            noise[rows] = np.abs(slopes[rows, 1 : 1 + x.size]) @ self._noise
+        return (self._together.values(t, x, u, c), slopes), noise
 
     @cached_property
     def _together(self) -> StateChange:
@@ -521,7 +525,7 @@ class _TriggerWatch:
         """
         (u, du), (there, f) = self._inputs(t), dense.at(t)
         (g, found), _ = self._evaluated(t, there if x is None else x, u)
-        by_x = found[:, 1 : 1 + f.size]
+        by_x = found[:, 1 : 1 + f.size].copy()
         rates = found[:, 0] + by_x @ f + found[:, 1 + f.size : 1 + f.size + u.size] @ du
         return g, rates, by_x
 

@@ -371,7 +371,7 @@ class Model:
         """Names of the differential states; what holds delayed values comes last."""
         return self.system.state_names
 
-    @property
+    @cached_property
     def own_states(self) -> tuple[str, ...]:
         """Names of the differential states that the model was given, without what holds delayed values."""
         return tuple(n for n in self.states if n in self.outputs)

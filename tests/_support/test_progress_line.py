@@ -255,6 +255,9 @@ def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path, clock):
         assert path.read_text() == said
     assert loud.success
     assert "s an iteration, at most " in said
+    told = [part for part in said.split("iteration ") if part[:1].isdigit()]
+    assert "(infeasible by " in told[0]  # stages do not meet yet: the number is not that of a trajectory
+    assert "infeasible" not in told[-1]
     assert loud.theta.tobytes() == quiet.theta.tobytes()
 
 

@@ -632,3 +632,12 @@ def test_an_event_that_is_triggered_again_while_it_waits_happens_twice():
         times=[0.0, 2.0],
     )
     assert out["n"][-1] == 2.0
+
+
+def test_differences_that_bend_are_seen_anew_beside_those_that_do_not():
+    """|x - 2.5| < y with x = t: at 1.5; once y falls to 1/4 at 2, again at 2.25; once it is 1 at 3, a third time."""
+    text = "x' = 1; x = 0; n' = 0; n = 0; y' = 0; y = 1; when = 0; when' = 0; "
+    text += "at abs(x - 2.5) < y: n = n + 1, when = time; at x > 2: y = 0.25; at x > 3: y = 1"
+    out = cf.simulate(cf.sbml.load_antimony(text), times=[1.4, 1.6, 2.1, 2.2, 2.4, 2.7, 2.9, 3.2, 4.0])
+    np.testing.assert_array_equal(out["n"], [0, 1, 1, 1, 2, 2, 2, 3, 3])
+    np.testing.assert_allclose(out["when"][[1, 4, 7]], [1.5, 2.25, 3.0], rtol=1e-9)
