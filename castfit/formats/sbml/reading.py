@@ -33,10 +33,14 @@ def document(where: str, source: Any) -> Any:
     """
     libsbml = library("libsbml", "sbml.load")
     found = _read(where, source, libsbml)
+    packages = [found.getPlugin(i).getPackageName() for i in range(found.getNumPlugins())]
+    needed = [n for n in packages if n not in _UNDERSTOOD and found.getLevel() >= 3 and found.getPackageRequired(n)]
+    check(where, [f"the model needs the SBML package '{name}', which castfit does not know" for name in needed])
     check(where, _complaints(found, libsbml))
     if found.getModel() is None:
         check(where, ["the file contains no model"])
-    _flatten(where, found, libsbml)
+    if "comp" in packages:
+        _flatten(where, found, libsbml)
     level = found.getLevel()
     if level < 3 and not found.setLevelAndVersion(3, 1, False):
         check(where, _complaints(found, libsbml) or [f"Level {level} could not be converted to Level 3"])
@@ -107,22 +111,13 @@ def from_antimony(where: str, said: Any) -> str:
 
 
 def _flatten(where: str, found: Any, libsbml: Any) -> None:
-    """Put submodels into the model, and refuse other packages without which it cannot be understood."""
-    packages = [found.getPlugin(i).getPackageName() for i in range(found.getNumPlugins())]
-    if "comp" in packages:
-        properties = libsbml.ConversionProperties()
-        properties.addOption("flatten comp", True)
-        properties.addOption("performValidation", False)
-        if found.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
-            check(where, _complaints(found, libsbml) or ["the model's submodels could not be put together"])
-    check(
-        where,
-        [
-            f"the model needs the SBML package '{name}', which castfit does not know"
-            for name in packages
-            if name not in _UNDERSTOOD and found.getLevel() >= 3 and found.getPackageRequired(name)
-        ],
-    )
+    """Put submodels into the model."""
+    _examine(where, found, libsbml)  # afterwards a replacement of what is not there would be forgotten
+    properties = libsbml.ConversionProperties()
+    properties.addOption("flatten comp", True)
+    properties.addOption("performValidation", False)
+    if found.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
+        check(where, _complaints(found, libsbml) or ["the model's submodels could not be put together"])
 
 
 def _examine(where: str, found: Any, libsbml: Any) -> None:
@@ -138,6 +133,6 @@ def _complaints(found: Any, libsbml: Any) -> list[str]:
     """Return libsbml's errors, warnings aside."""
     errors = [found.getError(i) for i in range(found.getNumErrors())]
     errors = [e for e in errors if e.getSeverity() >= libsbml.LIBSBML_SEV_ERROR and e.getErrorId() not in _OF_UNITS]
-    sentences = [f"line {e.getLine()}: {' '.join(e.getMessage().split())}" for e in errors]
+    sentences = list(dict.fromkeys(f"line {e.getLine()}: {' '.join(e.getMessage().split())}" for e in errors))
     more = len(sentences) - _MOST
     return sentences[:_MOST] + ([f"and {more} more"] if more > 0 else [])

@@ -289,6 +289,23 @@ def test_submodels_are_put_together():
     out = cf.simulate(cf.sbml.load(text), {"B__x": 3.0}, times=T, integrator=TIGHT)
     np.testing.assert_allclose(out["A__x"], 2 * np.exp(-T), rtol=1e-8)
     np.testing.assert_allclose(out["B__x"], 3 * np.exp(-T), rtol=1e-8)
+    own = """<listOfParameters><parameter id="x" value="5" constant="false"><comp:listOfReplacedElements>
+        <comp:replacedElement comp:submodelRef="A" comp:idRef="{}"/></comp:listOfReplacedElements></parameter>
+        </listOfParameters><comp:listOfSubmodels>"""
+    replaced = cf.simulate(cf.sbml.load(text.replace("<comp:listOfSubmodels>", own.format("x"))), times=T)
+    np.testing.assert_allclose(replaced["x"], 5 * np.exp(-T), rtol=1e-6)
+    with pytest.raises(cf.InputError, match="comp:idRef"):
+        cf.sbml.load(text.replace("<comp:listOfSubmodels>", own.format("nothing")))
+
+
+@pytest.mark.parametrize("package", ["qual", "distrib", "multi"])
+def test_a_package_that_is_needed_is_refused_by_name(package):
+    space = f"http://www.sbml.org/sbml/level3/version1/{package}/version1"
+    text = f"""<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1" xmlns:{package}="{space}"
+        {package}:required="true"><model id="m"><listOfCompartments><compartment id="c" constant="true" size="1"/>
+        </listOfCompartments></model></sbml>"""
+    with pytest.raises(cf.InputError, match=f"needs the SBML package '{package}'"):
+        cf.sbml.load(text)
 
 
 def test_events_whose_triggers_differ_in_kind_happen_at_once_all_the_same():
