@@ -148,7 +148,14 @@ class Reader:
             what = "events" if events else "several periods"
             self._add([f"{at_rest[0]}: steady-state measurements of a model with {what} are not supported"])
         if row.before is not None and any(e.when is not None for e in events):
-            self._add([f"{row.where}: pre-equilibration of a model with events that states trigger is not supported"])
+            why = "rest is where the equations stand still, whatever events do on the way"
+            fix = "let the experiment begin at a time that is long before, in a period of its own"
+            self._add(
+                [
+                    f"{row.where}: pre-equilibration of a model with events that states trigger is not supported: {why}; "
+                    f"{fix}"
+                ]
+            )
 
 
 def experiments_of(
