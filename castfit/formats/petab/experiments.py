@@ -150,12 +150,8 @@ class Reader:
         if row.before is not None and any(e.when is not None for e in events):
             why = "rest is where the equations stand still, whatever events do on the way"
             fix = "let the experiment begin at a time that is long before, in a period of its own"
-            self._add(
-                [
-                    f"{row.where}: pre-equilibration of a model with events that states trigger is not supported: {why}; "
-                    f"{fix}"
-                ]
-            )
+            what = "pre-equilibration of a model with events that states trigger is not supported"
+            self._add([f"{row.where}: {what}: {why}; {fix}"])
 
 
 def experiments_of(
