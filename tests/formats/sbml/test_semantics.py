@@ -302,8 +302,9 @@ def test_submodels_are_put_together():
 def test_a_package_that_is_needed_is_refused_by_name(package):
     space = f"http://www.sbml.org/sbml/level3/version1/{package}/version1"
     text = f"""<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1"
-        xmlns:{package}="{space}" {package}:required="true"><model id="m"><listOfCompartments><compartment id="c" constant="true" size="1"/>
-        </listOfCompartments></model></sbml>"""
+        xmlns:{package}="{space}" {package}:required="true">
+        <model id="m"><listOfCompartments><compartment id="c" constant="true" size="1"/></listOfCompartments></model>
+        </sbml>"""
     with pytest.raises(cf.InputError, match=f"needs the SBML package '{package}'"):
         cf.sbml.load(text)
 
