@@ -497,6 +497,25 @@ def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     assert not higher.settled
 
 
+def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(monkeypatch):
+    problem = chain()
+    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    start = scene.searched.guess
+    order = Order(CONFIRM, theta=tuple(start.tolist()))
+
+    original = strategies.fit
+
+    def stopped(*args, **options):
+        return replace(original(*args, **options), status=Status.START_FAILED)
+
+    monkeypatch.setattr(strategies, "fit", stopped)
+    end = candidate((problem, field), order, np.inf, np.inf)
+    assert (end.settled, end.result.success) == (True, False)
+    assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
+    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: np.inf)
+    assert not candidate((problem, field), order, np.inf, np.inf).settled
+
+
 def test_what_is_compared_is_called_what_it_is():
     found = cf.estimate(chain_with_spread(), rng=1, max_time=60)
     assert found.sure

@@ -96,7 +96,9 @@ NEAR = 2.0
 OPEN = (np.inf, np.inf)
 """Costs at two looks (`castfit.fit.start.local_search.LOOKS`) above which nobody is dropped."""
 
-_ON_FLOORS = (Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME)  # ends of fits along long valleys
+_UNFINISHED = Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME, Status.START_FAILED
+"""Ends of fits along long valleys, and at points with a cost but no derivatives: large powers overflow in these."""
+
 _CONFIRMING = 10  # iterations of a fit that confirms
 _POLISHING = 150  # of one that ends a search
 _CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
@@ -341,7 +343,7 @@ def _confirmed(problem: Posable, scene: Scene, order: Order, left: float) -> Out
     start = _named(problem, scene, theta)
     end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene)
     end = replace(end, polished=order.accurate or end.settled)
-    if end.result is None or end.result.status not in _ON_FLOORS:
+    if end.result is None or end.result.status not in _UNFINISHED:
         return end
     cost = scene.exact_cost(np.array(end.theta))  # a fit's own may be on another scale, with sizes of errors in it
     return replace(end, cost=cost, settled=cost <= scene.cost(theta) + SAME)
