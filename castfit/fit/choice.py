@@ -59,8 +59,8 @@ DOWN = GaussNewton("box")
 PROBE = replace(DOWN, max_iter=40)
 """How single shooting goes down from the start where something follows; optima that are found so take 5 to 30."""
 
-# Alternatives were tried on 35 problems of ``castfit bench sizes``, of up to 80 states, 1,000 data, 100 experiments; what is
-# chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
+# Alternatives were tried on 35 problems of ``castfit bench sizes``, of up to 80 states, 1,000 data, 100 experiments;
+# what is chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
 _PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
 _BRIEF = 3, 0.9  # the same where what follows is cheap; 2 to 4 and 0.5 to 0.95 take as long to 3 %, 8 a tenth longer
 _DEAR = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
@@ -327,9 +327,10 @@ def chosen(
         return Choice(single, None, None, why)
     if not prospect.measured:
         return Choice(single, Probe(prospect.rows), elements, why)
-    nodes = of.get("multiple", other)  # which data start as well, and which then needs fewer iterations than from afar
+    nodes = of.get("multiple")  # which data start as well, and which then needs fewer iterations than from afar
     dear = _DEAR * one.seconds
-    then, least = (MultipleShooting(), nodes) if nodes.seconds < max(dear, other.seconds) else (elements, other)
+    near = nodes if nodes is not None and nodes.seconds < max(dear, other.seconds) else None
+    then, least = (elements, other) if near is None else (MultipleShooting(), near)
     brief = least.seconds < dear
     return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT), then, why, back=not brief)
 

@@ -64,6 +64,14 @@ def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_
     assert isinstance(dear.then, cheapest)
 
 
+@pytest.mark.parametrize("times", [1.0, 2.0, 20.0])
+def test_nothing_follows_that_has_no_price(times, monkeypatch):
+    """Costs of multiple shooting were measured with integrations that are compiled."""
+    assert "multiple" not in prices(replace(SMALL, method="cvodes"))
+    monkeypatch.setattr(choice, "prices", lambda _: {"single": Price(1.0, 1.0), "collocation": Price(times, 1.0)})
+    assert isinstance(chosen(replace(SMALL, measured=True)).then, cf.Collocation)
+
+
 def test_stiffness_speaks_for_single_shooting_only():
     """So the model is looked at only where collocation would come first."""
     for measured in (False, True):
