@@ -61,7 +61,7 @@ def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch, clock):
     assert "not checked" in result.message
     assert result.parameters["k"] == pytest.approx(0.3781, rel=1e-3)
     for start in ("matching", "decomposed"):
-        found = cf.fit(lotka_volterra(), start=start, max_time=1e-6)
+        found = cf.fit(lotka_volterra(), "collocation", start=start, max_time=1e-6)
         assert found.status is Status.MAX_TIME
 
 
