@@ -565,7 +565,7 @@ class _Graphs:
         if key not in self.changes:
             self.kept.extend(changes.values())
             arguments, known = self._arguments(model, names)
-            values = exchanged(ca.vertcat(*(ca.SX(v) for v in changes.values())), known)
+            values = exchanged(ca.SX(ca.vertcat(*(ca.SX(v) for v in changes.values()))), known)
             new, rows = ca.SX(model.system.x), [model.states.index(name) for name in changes]
             for row, value in zip(rows, ca.vertsplit(values), strict=True):
                 new[row] = value
