@@ -232,6 +232,18 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert again.unconfirmed(last=True) == 1  # or before the search ends
 
 
+def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever():
+    """What goes down at full accuracy may look higher at that of a search: the search came back to the same stride."""
+    state = PortfolioState((Tried(0, "box", Outcome((1.0,), 3.0, work=100.0)),))
+    strides = 0
+    while state.valley(last=True) is not None:
+        state, strides = state.followed(0, Outcome((1.5,), 3.1, work=50.0)), strides + 1
+        assert strides <= 3  # two at the accuracy of a search, one at full accuracy
+    end = state.tried[0].end
+    assert (end.theta, end.cost) == ((1.0,), 3.0)
+    assert state.unconfirmed(last=True) == 0  # a fit goes on from there
+
+
 @given(seeds, st.integers(2, 15), st.floats(-30.0, 30.0))
 def test_an_offspring_takes_the_place_of_its_own_head_if_it_is_lower(seed, count, cost):
     rng, field = np.random.default_rng(seed), field_of(3)

@@ -329,7 +329,11 @@ class PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
         before = self.tried[index].end
         if not end.cost <= before.cost and not end.rough:
-            end = replace(end, theta=before.theta, cost=before.cost)
+            # At full accuracy the same stride again would lead to the same end: a fit goes on from there, if any does.
+            done = before.followed >= _COARSELY
+            end = replace(
+                end, theta=before.theta, cost=before.cost, settled=end.settled or done, floor=end.floor or done
+            )
         after = replace(
             before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
             following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
