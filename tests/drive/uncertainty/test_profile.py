@@ -545,21 +545,23 @@ def test_bands_in_parallel_are_those_of_one_process(bent):
         bent.predict(times, bands="profile", workers=0)
 
 
-def test_a_flat_valley_is_one_optimum_and_is_followed_no_farther_than_asked():
-    """Growth, capacity and loss enter only as r - loss and r / cap; loss is not excluded where nobody followed it."""
+def growth(scale: str) -> cf.Result:
+    """Growth, capacity and loss enter only as r - loss and r / cap."""
     x, r, cap, loss = cf.symbols("x r cap loss")
     model = cf.Model({x: r * x * (1 - x / cap) - loss * x}, parameters=[r, cap, loss])
     times = np.linspace(0.25, 4.0, 12)
     exact = cf.simulate(model, times=times, parameters={"r": 2.0, "cap": 1.0, "loss": 0.3}, initial={"x": 0.1})["x"]
     data = exact + 0.01 * np.random.default_rng(0).standard_normal(times.size)
     seen = cf.Experiment({"x": data}, time=times, sigma=0.01, initial={"x": 0.1})
-    start = {
-        "r": cf.Parameter(2.5, lower=0.0),
-        "cap": cf.Parameter(1.2, lower=0.0),
-        "loss": cf.Parameter(0.4, lower=0.0),
-    }
+    lower = 0.0 if scale == "linear" else 1e-6
+    start = {name: cf.Parameter(value, lower, scale=scale) for name, value in (("r", 2.5), ("cap", 1.2), ("loss", 0.4))}
+    return cf.fit(cf.Problem(model, seen, parameters=start))
+
+
+def test_a_flat_valley_is_one_optimum_and_is_followed_no_farther_than_asked():
+    """What nobody followed is not excluded: else it is followed again from where others came."""
     told: list[str] = []
-    found = cf.profile(cf.fit(cf.Problem(model, seen, parameters=start)), callback=lambda now: told.append(now.last))
+    found = cf.profile(growth("linear"), callback=lambda now: told.append(now.last))
     assert [sides[1] for sides in found.verdicts.values()] == ["flat"] * 3
     assert not found.optima
     assert not [last for last in told if "beside" in last]
@@ -575,3 +577,13 @@ def test_what_found_the_fit_follows_it(transcription, tmp_path):
     again = cf.profile(loaded, ["k1"])
     np.testing.assert_allclose(again["k1"].limits(0.95), found["k1"].limits(0.95), rtol=1e-5)
     assert cf.profile(result, ["k1"], "collocation").transcription.startswith("collocation")
+
+
+def test_a_contour_of_what_is_known_only_in_combination_is_followed_far():
+    """Far along the valley a step fell off it, and no slice held its start."""
+    found = cf.contours(growth("log"), "r", "loss", confidence_levels=0.68, slices=8)
+    line = found.lines[0.68]
+    assert np.isfinite(line).all()
+    r, loss = line.T
+    assert np.ptp(r - loss) < 0.5 * (r - loss).mean()  # which is what growth shows
+    assert r.max() > 100.0

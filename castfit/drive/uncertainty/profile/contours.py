@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = np.full((2, 2), np.nan)
 _STEPS = 2  # in which the root of the objective comes to that of the threshold
+_NEARLY = 1.5  # times the threshold: interpolated ends of the spine may lie a little above it
 
 
 @public("castfit")
@@ -367,7 +368,7 @@ class _Plane:
         order = range(middle + 1, slices + 1) if which else range(middle, -1, -1)
         for k in order:
             c = own.lower + float(share[k]) * (own.upper - own.lower)
-            at = self._held(tracer, target, at, c)
+            at = self._held(tracer, target, at, c, top)
             tip = (k == 0 and own.ends[0] == LIMIT) or (k == slices and own.ends[1] == LIMIT)
             slice_ = self._slice(tracer, target, at, top, tip=tip)
             lower.append((c, slice_.lower))
@@ -383,8 +384,8 @@ class _Plane:
             raise Stopped(found)
         return found
 
-    def _held(self, tracer: Tracer, target: Target, at: Spot, c: float) -> Spot:
-        """Go along the spine to a value of the first quantity."""
+    def _held(self, tracer: Tracer, target: Target, at: Spot, c: float, top: float) -> Spot:
+        """Go along the spine, which stays below the threshold, to a value of the first quantity."""
         while True:
             same = at.v.size == tracer.staged.layout.n_v
             h = c - at.c
@@ -393,9 +394,9 @@ class _Plane:
             for _ in range(8):
                 v = at.v + h * at.tangent if same else tracer.staged.start
                 found = tracer.spot(target, at.c + h, v, h)
-                if isinstance(found, Spot) or found in ENDED:
+                if found in ENDED or (isinstance(found, Spot) and found.delta <= _NEARLY * top):
                     break
-                h *= 0.25
+                h *= 0.25  # what ends high above the spine fell off it
             else:
                 raise Stopped(Status.STEP_TOO_SMALL)
             if not isinstance(found, Spot):
@@ -444,4 +445,7 @@ def _across(tracer: Tracer, target: Target, start: Spot, goal: Goal, *, anew: bo
             if end in halves[-1].ends:
                 raise Stopped(status)
     whole = joined(*halves)
-    return whole, next(r for r in regions([whole], goal.top) if r.holds(start.c))
+    for region in regions([whole], goal.top):
+        if region.holds(start.c):
+            return whole, region
+    raise Stopped(Status.STEP_TOO_SMALL)
