@@ -26,7 +26,8 @@ TAILS = [1e-15, 1e-9, 1e-4, 0.025, 0.3, 0.5, 0.84, 0.975, 0.9999]
 @pytest.mark.parametrize("dof", DEGREES)
 @pytest.mark.parametrize("p", TAILS)
 def test_quantiles_of_student_and_of_the_normal_distribution(dof, p):
-    assert_allclose(t_quantile(dof, p), scipy.special.stdtrit(dof, p), rtol=2e-12, atol=1e-15)
+    # SciPy's own is right to 2e-11 up to version 1.15, to 2e-12 since.
+    assert_allclose(t_quantile(dof, p), scipy.special.stdtrit(dof, p), rtol=1e-10, atol=1e-15)
     assert_allclose(normal_quantile(p), scipy.special.ndtri(p), rtol=1e-14, atol=1e-15)
 
 
