@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
-    from castfit.result.result import Result
     from castfit.solve.solution import Control, Iteration, Solution
     from castfit.solve.staged import StagedProblem
     from castfit.transcribe.shooting_problem import ShootingProblem
@@ -205,28 +204,32 @@ class Price:
 
 
 def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Return what the time of an iteration, and its memory, are in proportion to, by transcription."""
+    """Return what the time of an iteration, and its memory, are in proportion to, by transcription.
+
+    Multiple shooting was measured where integration is compiled.
+    """
     o = prospect
     n, n_q, K = o.n_x + o.n_z, o.n_q, o.elements
     m = _DEGREE * n
     single = "single, SUNDIALS" if o.method in SUNDIALS else "single"
-    stages, n_d = _STAGES * o.experiments, o.n_x + n_q
-    found = {
+    found: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         single: (
             (1.0, o.experiments, o.points, o.rows * n_q, o.steps * n, o.steps * o.products, o.steps * n_q * o.entries),
             (1.0, o.points * n * n_q, o.rows * n_q),
-        ),
-        "multiple": (
-            (1.0, o.experiments, stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
-             stages * o.n_x**2 * n_d),
-            (1.0, stages * o.n_x * n_d, o.rows * n_d),
         ),
         "collocation": (
             (1.0, o.experiments, K, K * m * (o.n_x + n_q), K * m * m * (m + o.n_x + n_q), K * o.n_x**2 * (o.n_x + n_q)),
             (1.0, K * m, K * m * (m + o.n_x + n_q), K * o.n_x * (o.n_x + n_q)),
         ),
-    }  # fmt: skip
-    return found if single == "single" else {name: of for name, of in found.items() if name != "multiple"}
+    }
+    if single == "single":
+        stages, n_d = _STAGES * o.experiments, o.n_x + n_q
+        found["multiple"] = (
+            (1.0, o.experiments, stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
+             stages * o.n_x**2 * n_d),
+            (1.0, stages * o.n_x * n_d, o.rows * n_d),
+        )  # fmt: skip
+    return found
 
 
 @cache
@@ -236,7 +239,7 @@ def measured_costs() -> Mapping[str, Any]:
 
 
 def prices(prospect: Prospect) -> dict[str, Price]:
-    """Predict what fits by single shooting, by multiple where integration is compiled, and by collocation take."""
+    """Predict what fits take, by transcription."""
     costs = measured_costs()
     found: dict[str, Price] = {}
     for name, (time, memory) in features(prospect).items():
@@ -333,19 +336,6 @@ def chosen(
     then, least = (elements, other) if near is None else (MultipleShooting(), near)
     brief = least.seconds < dear
     return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT), then, why, back=not brief)
-
-
-def refitted_by(result: Result) -> tuple[Transcription, Solver]:
-    """Return by what a result is fitted again: by what found it, or is chosen at its estimates where that is forgotten.
-
-    Fits begin at its trajectory anyway.
-    """
-    if result.found_by is None:
-        posed = result.problem and result.problem.posed
-        return choose(posed, result.theta, straight=False).first if posed else Collocation(), GaussNewton()
-    transcription, solver = result.found_by
-    kept = not hasattr(transcription, "states") or isinstance(transcription.states, str)
-    return transcription if kept else replace(transcription, states="data"), solver
 
 
 def available_memory() -> float:

@@ -22,7 +22,7 @@ from castfit._support.records import dataclass
 from castfit._support.silence import is_live
 from castfit._support.status import check
 from castfit._support.time_limit import Interrupt, Stopped, watched
-from castfit.fit.attempt import FitRun, started_from
+from castfit.fit.attempt import FitRun, has_states, started_from, with_states
 from castfit.fit.build_result import estimate, reproduced
 from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
@@ -362,6 +362,19 @@ def _origin(
     if isinstance(other, Decomposed):
         return decompose(problem, problem.theta_from(other.start), rng=other.rng, max_time=max_time)
     return Origin(problem.theta_from(other))  # which says that it is nothing to start from
+
+
+def refitted_by(result: Result) -> tuple[Transcription, Solver]:
+    """Return by what a result is fitted again: by what found it, or is chosen at its estimates where that is forgotten.
+
+    Fits begin at its trajectory anyway.
+    """
+    if result.found_by is None:
+        posed = result.problem and result.problem.posed
+        return choose(posed, result.theta, straight=False).first if posed else Collocation(), GaussNewton()
+    transcription, solver = result.found_by
+    begun = has_states(transcription) and not isinstance(transcription.states, str)
+    return with_states(transcription, "data") if begun else transcription, solver
 
 
 def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:

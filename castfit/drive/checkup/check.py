@@ -17,12 +17,10 @@ from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
 from castfit.drive.uncertainty.inputs import problem_mistakes
-from castfit.fit.choice import choose
 from castfit.fit.fit import plain_fit as fit
-from castfit.fit.methods import given_parts, parts_from
+from castfit.fit.methods import given_parts
 from castfit.integrate import IntegratorOptions
 from castfit.result.result import Result
-from castfit.solve.gauss_newton import GaussNewton
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
@@ -178,7 +176,7 @@ def doctor(
         ("callback", callback, callback is None or callable(callback), "give a function of a name"),
         ("start", start, begun is None or isinstance(begun, Mapping), "give a mapping from names to values"),
     )
-    asked_for = given_parts(transcription, solver, mistakes)
+    method = given_parts(transcription, solver, mistakes)
     mistakes += problem_mistakes(given, "give a Problem or a Result")
     check("doctor", mistakes)
     assert limit is not None
@@ -191,18 +189,16 @@ def doctor(
             callback(name)
 
     say("fit")
-    found = given if isinstance(given, Result) else fit(given, *asked_for, start=start, max_time=_FIT * limit)
+    found = given if isinstance(given, Result) else fit(given, *method, start=start, max_time=_FIT * limit)
     asked: Any = found.problem or given  # with as many nodes in delay lines as the fit needed
     posed, good = asked.posed, found.success
-    theta = found.theta if good else posed.guess if start is None else posed.theta_from(start)
-    usual = choose(posed, theta, straight=False, bound=True).first
     patient = Patient(
         problem=asked,
         posed=posed,
-        theta=theta,
+        theta=found.theta if good else posed.guess if start is None else posed.theta_from(start),
         result=found,
         options=found.integrator if good else IntegratorOptions(),
-        method=parts_from(*asked_for, [], default=(usual, GaussNewton())),
+        method=method,
         starts=starts,
         rng=np.random.default_rng(rng),
         left=until(1.0),

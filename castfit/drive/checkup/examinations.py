@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.reprs import listed
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
-from castfit.fit.choice import Prospect, available_memory, prices, size_of
+from castfit.fit.choice import Prospect, available_memory, choose, prices, size_of
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.integrate import STEPPED, SUNDIALS, sundials
@@ -75,14 +75,14 @@ def unknown(sentence: str) -> Finding:
 
 @dataclass(frozen=True, eq=False)
 class Patient:
-    """What is examined: a problem at theta, how its fit ended, how to fit again, and the seconds that are left."""
+    """What is examined: a problem at theta, its fit, how the user asked to fit, and the seconds that are left."""
 
     problem: Posable
     posed: Posed
     theta: Array
     result: Result
     options: IntegratorOptions
-    method: tuple[Transcription, Solver]
+    method: tuple[Transcription | None, Solver | None]
     starts: int
     rng: np.random.Generator
     left: Callable[[], float]
@@ -107,7 +107,10 @@ class Patient:
         return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
 
     def fit_from(
-        self, start: Result | Mapping[str, float], transcription: Transcription | str, solver: Solver | None = None
+        self,
+        start: Result | Mapping[str, float],
+        transcription: Transcription | str | None,
+        solver: Solver | None = None,
     ) -> Result:
         """Fit once more, for many times as long as the first fit took if so much is left."""
         return fit(self.problem, transcription, solver, start=start, retry=False, max_time=self.patience)
@@ -398,15 +401,11 @@ def other_transcriptions(patient: Patient) -> Finding:
     if not found.success:
         return unknown("not tried without a fit.")
     agreed: list[str] = []
-    cost, too_large = prices(Prospect.of(patient.posed, patient.theta)), ""
-    times = cost["collocation"].seconds / cost["single"].seconds
+    too_large = ""
     for kind in TRANSCRIPTIONS:
         if found.transcription.startswith(kind):  # labels begin with these names
             continue
-        longer = found.transcription.startswith("single") and times * found.time > patient.patience
-        if kind == "collocation" and (longer or cost[kind].memory > available_memory()):
-            estimated = f"an estimated {times:.0f} times the time, and {size_of(cost[kind].memory)}"
-            too_large = f" Collocation was not tried: {estimated}."
+        if kind == "collocation" and (too_large := _too_large(patient)):
             continue
         if patient.left() <= 0:
             break
@@ -428,6 +427,16 @@ def other_transcriptions(patient: Patient) -> Finding:
     return fine(f"{' and '.join(agreed)} {ends} at the same estimates.{too_large}")
 
 
+def _too_large(patient: Patient) -> str:
+    """Say what collocation would take, where that is more time or memory than there is; else nothing."""
+    cost, found = prices(Prospect.of(patient.posed, patient.theta)), patient.result
+    times, memory = cost["collocation"].seconds / cost["single"].seconds, cost["collocation"].memory
+    longer = found.transcription.startswith("single") and times * found.time > patient.patience
+    if not longer and memory <= available_memory():
+        return ""
+    return f" Collocation was not tried: an estimated {times:.0f} times the time, and {size_of(memory)}."
+
+
 def _distance(one: Result, other: Result) -> float:
     """Return by how many standard errors estimates differ, at most; of what is not determined nothing is asked."""
     errors = np.array([one.standard_errors[n] for n in one.names])
@@ -445,9 +454,12 @@ def other_starts(patient: Patient) -> Finding:
     """Fit from random starts within a factor of ten, as many as the time allows."""
     found, sizes = patient.result, patient.magnitudes
     tried, same, best = 0, 0, found if found.success else None
+    asked, solver = patient.method
+    if asked is None and patient.starts:
+        asked = choose(patient.posed, patient.theta, straight=False, bound=True).first
     while patient.left() > 0 and tried < patient.starts:
         theta = random_values(patient.posed, patient.theta, sizes, patient.rng, _SPREAD)
-        other = patient.fit_from(patient.values(theta), *patient.method)
+        other = patient.fit_from(patient.values(theta), asked, solver)
         if patient.left() <= 0 and not other.success:
             break  # cut off
         tried += 1

@@ -20,8 +20,7 @@ from castfit.drive.uncertainty.profile.corrector import Tracer, misfit
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, augmented, unheld
 from castfit.drive.uncertainty.profile.targets import Target, bare
 from castfit.fit.attempt import has_states, started_from, with_states
-from castfit.fit.choice import refitted_by
-from castfit.fit.fit import nodes_of
+from castfit.fit.fit import nodes_of, refitted_by
 from castfit.fit.methods import Solver, Transcription, mismatches, parts_from
 from castfit.problem.compiled_problem import Posed
 from castfit.result.result import Result

@@ -31,8 +31,7 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
 from castfit.drive.uncertainty.refits.descent import WarmDescent
 from castfit.fit.build_result import sigma_names
-from castfit.fit.choice import refitted_by
-from castfit.fit.fit import at_trajectory
+from castfit.fit.fit import at_trajectory, refitted_by
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.problem.compiled_problem import CHI2, PETAB, Posed
@@ -175,9 +174,8 @@ def refit_options(
     What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
     """
     parts: list[str] = []
-    asked, chosen = parts_from(
-        transcription, solver, parts, default=refitted_by(result) if isinstance(result, Result) else None
-    )
+    found = refitted_by(result) if isinstance(result, Result) else None
+    asked, chosen = parts_from(transcription, solver, parts, default=found)
     run = RunOptions(fit_max_time=fit_max_time, **options)
     wrong = run.file_mistakes() + run.mistakes()
     mistakes[:] = [*parts, *mistakes, *wrong]
