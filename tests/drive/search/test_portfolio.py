@@ -232,12 +232,14 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert again.unconfirmed(last=True) == 1  # or before the search ends
 
 
-def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever():
+@pytest.mark.parametrize("rough", [False, True])
+@pytest.mark.parametrize("end", [Outcome((1.5,), 3.1, work=50.0), Outcome((1.0,), 3.0, work=50.0)], ids=["up", "back"])
+def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, rough):
     """What goes down at full accuracy may look higher at that of a search: the search came back to the same stride."""
-    state = PortfolioState((Tried(0, "box", Outcome((1.0,), 3.0, work=100.0)),))
+    state = PortfolioState((Tried(0, "box", Outcome((1.0,), 3.0, work=100.0, rough=rough)),))
     strides = 0
     while state.valley(last=True) is not None:
-        state, strides = state.followed(0, Outcome((1.5,), 3.1, work=50.0)), strides + 1
+        state, strides = state.followed(0, replace(end, rough=rough)), strides + 1
         assert strides <= 3  # two at the accuracy of a search, one at full accuracy
     end = state.tried[0].end
     assert (end.theta, end.cost) == ((1.0,), 3.0)

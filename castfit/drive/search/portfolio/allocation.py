@@ -328,12 +328,11 @@ class PortfolioState:
     def followed(self, index: int, end: Outcome) -> PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
         before = self.tried[index].end
-        if not end.cost <= before.cost and not end.rough:
-            # At full accuracy the same stride again would lead to the same end: a fit goes on from there, if any does.
-            done = before.followed >= _COARSELY
-            end = replace(
-                end, theta=before.theta, cost=before.cost, settled=end.settled or done, floor=end.floor or done
-            )
+        if not end.cost < before.cost and end.rough == before.rough:  # costs of one accuracy are compared
+            end = replace(end, theta=before.theta, cost=before.cost)
+            if before.followed >= _COARSELY and not end.settled:
+                # The same stride again would lead to the same end: a fit goes on from there, if any does.
+                end = replace(end, settled=True, floor=True)
         after = replace(
             before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
             following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
