@@ -89,8 +89,8 @@ def tidy(axes: Axes) -> None:
     """Take away frames, and make ticks and grid quiet."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(SOFT)
-    axes.tick_params(labelsize=8, color=SOFT, labelcolor=INK, length=3)
-    axes.grid(color=FAINT, linewidth=0.6)
+    look = {"labelsize": 8, "color": SOFT, "labelcolor": INK, "length": 3}
+    axes.tick_params(**look, gridOn=True, grid_color=FAINT, grid_linewidth=0.6)  # in one go: all ticks are gone through
     axes.set_axisbelow(True)
     axes.set_title("", y=1.0)  # in its place: to look for one costs as much as to draw the ticks
 

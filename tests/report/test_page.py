@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -16,6 +17,7 @@ from matplotlib.mathtext import MathTextParser
 
 import castfit as cf
 from castfit.plots._canvas import new_figure
+from castfit.plots._figure import arrange
 from castfit.report.figures import figure
 from tests.report.chromium import asked, opened
 
@@ -167,17 +169,43 @@ def test_figures_are_vectors_without_marks_in_common(page):
         assert {a or b for a, b in used} <= marks
 
 
-@pytest.mark.parametrize(
+DRAWN = pytest.mark.parametrize(
     "draw",
     [lambda r: r.plot(), cf.plots.residuals, cf.plots.ellipses, cf.plots.correlation],
     ids=["fit", "residuals", "ellipses", "correlation"],
 )
+
+
+@DRAWN
 def test_ticks_that_are_worked_out_once_are_those_of_matplotlib(result, draw, monkeypatch):
     once, plain = draw(result), draw(result)
     found = str(figure(once, 1, "as it is"))
     assert not any("_update_ticks" in vars(axis) for axes in once.axes for axis in (axes.xaxis, axes.yaxis))
     monkeypatch.setattr("castfit.plots._figure.ticks_once", nullcontext)
     assert found == str(figure(plain, 1, "as it is"))
+
+
+@DRAWN
+def test_panels_are_placed_where_matplotlib_places_them(result, draw, monkeypatch):
+    once, plain = draw(result), draw(result)
+    arrange(once)
+    assert not any("get_tightbbox" in vars(axes) for axes in once.axes)
+    monkeypatch.setattr("castfit.plots._figure._margins_once", nullcontext)
+    arrange(plain)
+    places = [np.array([axes.get_position().extents for axes in of.axes]) for of in (once, plain)]
+    np.testing.assert_allclose(*places, atol=1e-3)
+
+
+def test_a_report_leaves_the_collection_of_garbage_as_it_was(result, tmp_path):
+    assert gc.get_freeze_count() == 0
+    result.report(tmp_path / "page.html")
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        result.report(tmp_path / "page.html")
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_a_browser_opens_it_without_complaint(page, folder):
