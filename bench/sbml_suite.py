@@ -25,7 +25,7 @@ import numpy as np
 import castfit as cf
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet
-from castfit._support.time_limit import Stopped, watched
+from castfit._support.time_limit import Stopped, look, watched
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_clock
@@ -141,6 +141,7 @@ def run_case(folder: Path, max_time: float = MAX_TIME) -> SuiteRow:
         with cpu_clock(), watched(max_time):
             case = SuiteCase.read(folder)
             found = case.found(cf.sbml.load(case.model))
+            look()  # what ends too late is not done either
     except InputError as refusal:
         return row("refused", reason="; ".join(refusal.problems))
     except Stopped:

@@ -73,10 +73,15 @@ class Differences:
             g_k, rate_k = ca.substitute([entries[k], rate], [every], [full])
             self._enclosed[k] = Enclosure(own, g_k), Enclosure(own, rate_k), at
 
-    def straight(self, rates: Array) -> bool:
-        """Tell whether all differences change evenly where states do, by rates (n_x,), and there are no inputs."""
-        moves = np.concatenate([[True], rates != 0.0, np.ones(self._n_u, dtype=np.bool_)])
-        return not (self._support[~self._linear] & moves).any()
+    def even(self, f: Array, slopes: Array) -> Array | None:
+        """Return how fast they change, (m,), where they do so evenly with states that do, by f (n_x,), and no inputs.
+
+        slopes (m, 1 + n_x + ...) : their derivatives, constant where anything moves
+        """
+        moves = np.concatenate([[True], f != 0.0, np.ones(self._n_u, dtype=np.bool_)])
+        if (self._support[~self._linear] & moves).any():
+            return None
+        return np.where(self._linear, slopes[:, 0] + slopes[:, 1 : 1 + f.size] @ f, 0.0)
 
     def suspects(
         self, dense: DenseOutput, inputs: Array, c: Array, at: tuple[Array, Array], signs: Array, noise: Array

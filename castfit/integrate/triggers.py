@@ -31,6 +31,7 @@ import scipy
 
 from castfit._support.casadi_functions import Built
 from castfit._support.records import dataclass
+from castfit._support.time_limit import look
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.trajectories import input_cubics, straight_rates
@@ -185,6 +186,7 @@ class _TriggerWatch:
         self._truths: dict[tuple[int, bytes], bool] = {}
         self._draws: dict[int, np.random.Generator] = {}
         self._slopes: tuple[Array, Array, Array] | None = None
+        self._even: tuple[object, Array, tuple[Array, Array] | None] | None = None
         self._last = -np.inf
         self._begun = -1
 
@@ -201,6 +203,7 @@ class _TriggerWatch:
         self._look(t, x)
         due = [i for i, held in enumerate(self.held) if held and self.triggers[i].at_start]
         while True:
+            look()  # where nothing is to be integrated, nothing else does
             if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
                 early = [i for i in due if self.triggers[i] in self._late]  # at the end of the stage that ends here
                 x, due = self._happen(early, t, x), [i for i in due if i not in early]
@@ -244,6 +247,11 @@ class _TriggerWatch:
         x = self.nodes[1][self._begun]
         self._look(t, x, due)
         return x
+
+    @cached_property
+    def _ordered(self) -> frozenset[int]:
+        """The events that happen in their turn."""
+        return frozenset(i for i, trigger in enumerate(self.triggers) if trigger.ordered)
 
     @cached_property
     def _late(self) -> set[Trigger]:
@@ -291,11 +299,12 @@ class _TriggerWatch:
 
     def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
         """Return which of the events that wait happen next: all at once, or the one whose turn it is."""
-        if not any(self.triggers[i].ordered for i in waiting):
+        if self._ordered.isdisjoint(waiting):
             return list(waiting)
         u = self._inputs(t)[0]
-        ranks = np.array([self.triggers[i].rank(t, x, u, self.e) for i in waiting])
-        first = [i for i, rank in zip(waiting, ranks.tolist(), strict=True) if rank == ranks.max()]
+        ranks = [self.triggers[i].rank(t, x, u, self.e) for i in waiting]
+        highest = max(ranks)
+        first = [i for i, rank in zip(waiting, ranks, strict=True) if rank == highest]
         seed = self.triggers[first[0]].rng
         if len(first) == 1 or seed is None:
             return first[:1]
@@ -317,11 +326,14 @@ class _TriggerWatch:
 
     def _made_true(self, before: Array, after: Array) -> list[int]:
         """Return the conditions that a jump made true; differences that it left alone keep their signs."""
-        known = self.signs
-        self.signs = np.where(after == before, known, np.sign(after))
         found: list[int] = []
-        changed: list[int] = sorted({*self._owner[self.signs != known].tolist()})
-        for i in changed:
+        moved: Index = np.flatnonzero(after != before)
+        if not moved.size:
+            return found
+        signs: Array = np.sign(after[moved])
+        turned: Index = moved[signs != self.signs[moved]]
+        self.signs[moved] = signs
+        for i in dict.fromkeys(self._owner[turned].tolist()):  # in order
             held, self.held[i] = self.held[i], self._holds(i, self.signs[self._of[i]])
             if self.held[i] and not held:
                 found.append(i)
@@ -355,9 +367,9 @@ class _TriggerWatch:
         Where integration fails before b, up to where it does.
         """
         at, noise = self._evaluated(step.t, step.x, self._inputs(step.t)[0])
-        f = straight_rates(self.model, step.p)
-        if f is not None and self._differences.straight(f):
-            return self._straight(step, b, f, at, noise)
+        even = self._even_rates(step.p, at[1])
+        if even is not None:
+            return self._straight(step, b, even, at[0], noise)
         shortest = (b - step.t) / _PARTS
         while (dense := step.dense(b)) is None:
             if b - step.t <= shortest:
@@ -373,12 +385,20 @@ class _TriggerWatch:
             return [], b, dense.x[-1], dense.z[-1]
         return [], found.end, dense.at(found.end)[0], dense.z[dense.part(found.end)]
 
+    def _even_rates(self, p: Array, slopes: Array) -> tuple[Array, Array] | None:
+        """Return the rates (n_x,) and (m,) where states, and differences that move, change evenly; None elsewhere."""
+        known = self._even
+        if known is None or known[0] is not self._slopes or not np.array_equal(p, known[1]):
+            f = straight_rates(self.model, p)
+            rates = None if f is None else self._differences.even(f, slopes)
+            self._even = known = self._slopes, p, None if f is None or rates is None else (f, rates)
+        return known[2]
+
     def _straight(
-        self, step: _Step, b: float, f: Array, at: tuple[Array, Array], noise: Array
+        self, step: _Step, b: float, even: tuple[Array, Array], g: Array, noise: Array
     ) -> tuple[list[_Zero], float, Array, Array]:
         """Return the same where states, and differences that move, change evenly."""
-        (g, slopes), long, s, same = at, b - step.t, self.signs, _SAME * self.usual
-        rates = slopes[:, 0] + slopes[:, 1 : 1 + f.size] @ f
+        (f, rates), long, s, same = even, b - step.t, self.signs, _SAME * self.usual
         end = g + rates * long
         leaves = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * same, 0.0))
         leaves &= np.maximum(np.abs(g), np.abs(end)) > noise

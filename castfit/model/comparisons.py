@@ -44,16 +44,21 @@ class Comparisons:
         out.truth = out._truth(condition)
         return out
 
-    def includes_zero(self) -> bool:
-        """Tell whether the condition may be true where a difference is zero but not beside it, as ``x >= 1`` is."""
+    def becomes_true(self, axis: int, way: int) -> bool | None:
+        """Tell whether a difference makes the condition true right where it is zero, as in ``x >= 1``, or beyond it.
+
+        way : 1 where the difference rises, -1 where it falls, 0 for either
+
+        Returns None where it never makes the condition true.
+        """
         known = self._everywhere((-1.0, 0.0, 1.0))
         if known is None:
             return True
-        for axis in range(known.ndim):
-            below, here, above = np.moveaxis(known, axis, 0)
-            if (here & ~(below & above)).any():
-                return True
-        return False
+        below, here, above = np.moveaxis(known, axis, 0)
+        ways = [(below, above)] * (way >= 0) + [(above, below)] * (way <= 0)
+        if any((here & ~earlier).any() for earlier, _ in ways):
+            return True
+        return False if any((later & ~earlier).any() for earlier, later in ways) else None
 
     def holds_between(self) -> bool:
         """Tell whether the condition is true wherever no difference is zero; also if these are too many to try."""

@@ -613,7 +613,7 @@ def _settled(case: SimulationCase) -> list[Stretch]:
         stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
         if stop is not None:
             raise SimulationError(case.name, stop.time, stop.sentence)
-        found = mean_magnitude(np.concatenate([np.hstack([s.x, s.z]) for s in stretches]))
+        found = mean_magnitude(np.hstack([np.concatenate([getattr(s, name) for s in stretches]) for name in "xz"]))
         found[zero] = resolvable(found[: states.shape[1]])[zero]
         if not ((found > 0.0) & (found * _TOO_LARGE < unit)).any():
             break

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +47,22 @@ def test_a_case_is_right_refused_or_wrong(tmp_path: Path, capsys: pytest.Capture
     assert "1 right, 1 refused by name, 1 wrong; 66.7 % not right" in report.shown[-1]
     json.dumps(report.record)
     assert sbml_suite.run_case(tmp_path / "00001", max_time=-1.0).reason == "not done within -1 CPU seconds"
+
+
+def test_a_case_that_ends_too_late_is_not_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case(tmp_path, "00001", "x = 1; x' = -x", float(np.exp(-2.0)))
+    found = sbml_suite.SuiteCase.found
+    assert sbml_suite.run_case(tmp_path / "00001").outcome == "right"
+
+    def late(self: sbml_suite.SuiteCase, loaded: cf.sbml.Loaded) -> Any:
+        values, end = found(self, loaded), time.process_time() + 2.0
+        while time.process_time() < end:
+            pass
+        return values
+
+    monkeypatch.setattr(sbml_suite.SuiteCase, "found", late)
+    row = sbml_suite.run_case(tmp_path / "00001", max_time=2.0)
+    assert (row.outcome, row.reason) == ("wrong", "not done within 2 CPU seconds")
 
 
 def test_what_cannot_be_run_is_said_before(tmp_path: Path) -> None:

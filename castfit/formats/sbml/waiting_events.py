@@ -21,8 +21,10 @@ from functools import reduce
 from typing import Any
 
 import casadi as ca
+import numpy as np
 
 from castfit.experiment.events import Event
+from castfit.formats.sbml.classification import Role
 from castfit.formats.sbml.document import Happening
 from castfit.formats.sbml.values import SbmlValues
 from castfit.model.comparisons import Comparisons, is_condition
@@ -158,10 +160,28 @@ class _Watch:
         """Return an event that is watched; a value at its very time shows it where the condition is true there."""
         assert is_condition(when)
         begins = at_start and not self.event.said.initially
-        after = not self.event.said.initially or Comparisons.of(self._trigger).includes_zero()
-        measured = "after" if after else "before"
+        measured = "after" if begins or self._true_at_once else "before"
         count = self.limits.count
         return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **how)
+
+    @property
+    def _true_at_once(self) -> bool:
+        """Whether the trigger is true at the very time at which it becomes true, and not only after it.
+
+        Data are taken at times that a clock names: where time alone passes something, that decides.
+        """
+        values, parts = self.values, Comparisons.of(self._trigger)
+        still = {s.name() for n, s in values.states.items() if values.roles[n] is Role.HELD}
+        still |= {s.name() for s in values.memories.values()}
+        moving = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in still))
+        clocks, others = set[bool | None](), set[bool | None]()
+        for k, g in enumerate(parts.differences):
+            if ca.depends_on(g, moving):
+                others.add(parts.becomes_true(k, 0))
+            elif ca.depends_on(g, values.time):
+                slope = ca.simplify(ca.jacobian(g, values.time))
+                clocks.add(parts.becomes_true(k, int(np.sign(float(slope))) if slope.is_constant() else 0))
+        return True in (clocks if clocks - {None} else others)
 
     @property
     def _ordered(self) -> bool:

@@ -561,6 +561,24 @@ def test_a_value_at_the_very_time_of_a_cascade_is_told_by_its_cause(sign, there,
     np.testing.assert_allclose(out["b"], [there, 1.0] if not delay else [0.0, there])
 
 
+@pytest.mark.parametrize(
+    ("trigger", "there"),
+    [
+        ("time > 2 && n > 0", 0.0),
+        ("time >= 2 && n >= 1", 1.0),
+        ("time >= 2 && x > 0.5", 1.0),
+        ("time > 2 && x >= 0.5", 0.0),
+        ("2 - time < 0 && !(x < 0.5)", 0.0),
+        ("!(2 - time > 0) && x > 0.5", 1.0),
+        ("x > 2 && time <= 9", 0.0),
+        ("x >= 2 && time <= 9", 1.0),
+    ],
+)
+def test_a_value_at_the_time_of_a_clock_is_told_by_its_comparison(trigger, there):
+    out = of(f"x' = 1; x = 0; n = 0; y = 0; at time > 1: n = 1; at {trigger}: y = y + 1", times=[0.0, 2.0, 3.0])
+    np.testing.assert_array_equal(out["y"], [0.0, there, 1.0])
+
+
 def test_a_formula_without_otherwise_has_no_value_where_nothing_is_said():
     out = of("x := piecewise(1, time < 2, 3, time > 2); y := piecewise(1, time < 2, 3, time > 3)", times=[1, 2, 2.5, 4])
     np.testing.assert_allclose(out["x"], [1, 3, 3, 3])
