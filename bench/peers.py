@@ -39,7 +39,8 @@ class Peer:
     castfit : mapping
         Of castfit's objective in pyPESTO's problem, evaluated in turns with AMICI's: "value" and "gradient" with its
         value, "amici_value" and "amici_gradient", in CPU milliseconds; "off" and "gradient_off", relative differences
-        from AMICI at tight tolerances, where it can be had; "trouble" where castfit could not be run there.
+        from AMICI at tight tolerances, where it can be had, and "amici_off" and "amici_gradient_off", those of AMICI as
+        it was timed; "trouble" where castfit could not be run there.
     trouble : str
         Why they could not be run.
     """

@@ -231,7 +231,7 @@ class _TriggerWatch:
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
         """See where conditions are true, but for those that are due."""
         signs = np.sign(self._all(t, x))
-        held = [trigger.holds(signs[of]) for trigger, of in zip(self.triggers, self._of, strict=True)]
+        held = [self._holds(i, signs[of]) for i, of in enumerate(self._of)]
         for i in due:
             signs[self._of[i]], held[i] = self.signs[self._of[i]], self.held[i]
         self.signs, self.held = signs, held
@@ -333,7 +333,8 @@ class _TriggerWatch:
         signs: Array = np.sign(after[moved])
         turned: Index = moved[signs != self.signs[moved]]
         self.signs[moved] = signs
-        for i in dict.fromkeys(self._owner[turned].tolist()):  # in order
+        owners: list[int] = self._owner[turned].tolist()
+        for i in dict.fromkeys(owners):
             held, self.held[i] = self.held[i], self._holds(i, self.signs[self._of[i]])
             if self.held[i] and not held:
                 found.append(i)

@@ -129,6 +129,7 @@ def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsy
     answer = {"versions": {"pypesto": "9", "amici": "8"}, "nominal": -2.2, "value": 1.5, "gradient": 7.5}
     answer |= {"values": [-4.0, None, 5.0], "seconds": [1.0, 2.0, 4.0]}
     answer["castfit"] = {"value": 1.0, "gradient": 2.0, "amici_value": 2.0, "amici_gradient": 8.0, "off": 2e-9}
+    answer["castfit"] |= {"gradient_off": 3e-8, "amici_off": 1e-8, "amici_gradient_off": 4e-6}
     options = ["bench", "petab", "--folder", str(tmp_path), "--starts", "1", "--max-time", "20", "--json", "-"]
     assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
     told = capsys.readouterr()
@@ -140,6 +141,7 @@ def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsy
     assert "run now, pypesto 9, amici 8" in told.err
     assert peer["castfit"] == answer["castfit"]
     assert "in pyPESTO: a gradient with its value" in " ".join(told.err.split())
+    assert "2 ms, 0.25, 2e-09, 3e-08 (4e-06)" in told.err
     assert Peer(castfit=answer["castfit"]).ratio == 0.25
     answer["castfit"] = {"trouble": "ModuleNotFoundError: casadi"}
     assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
