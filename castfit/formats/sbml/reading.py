@@ -113,11 +113,34 @@ def from_antimony(where: str, said: Any) -> str:
 def _flatten(where: str, found: Any, libsbml: Any) -> None:
     """Put submodels into the model."""
     _examine(where, found, libsbml)  # afterwards a replacement of what is not there would be forgotten
+    check(where, _rates_of_another_time(found))
     properties = libsbml.ConversionProperties()
     properties.addOption("flatten comp", True)
     properties.addOption("performValidation", False)
     if found.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
         check(where, _complaints(found, libsbml) or ["the model's submodels could not be put together"])
+
+
+def _rates_of_another_time(found: Any) -> list[str]:
+    """Refuse ``rateOf`` where a submodel's time is converted: libsbml leaves it a rate by the time of the whole."""
+    definitions = {d.getId(): d for d in found.getPlugin("comp").getListOfModelDefinitions()}
+    inside = {n: [s.getModelRef() for s in d.getPlugin("comp").getListOfSubmodels()] for n, d in definitions.items()}
+    said: list[str] = []
+    for model in (found.getModel(), *definitions.values()):
+        for submodel in model.getPlugin("comp").getListOfSubmodels():
+            reached, ahead = set[str](), [submodel.getModelRef()] if submodel.isSetTimeConversionFactor() else []
+            while ahead:
+                name = ahead.pop()
+                if name in definitions and name not in reached:
+                    reached.add(name)
+                    ahead += inside[name]
+            said += [
+                f"submodel '{submodel.getId()}' has a time of its own, in which '{name}' takes rateOf; write the rate "
+                "of change as a formula"
+                for name in sorted(reached)
+                if "symbols/rateOf" in definitions[name].toSBML()
+            ]
+    return said
 
 
 def _examine(where: str, found: Any, libsbml: Any) -> None:

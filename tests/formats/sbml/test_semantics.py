@@ -298,6 +298,82 @@ def test_submodels_are_put_together():
         cf.sbml.load(text.replace("<comp:listOfSubmodels>", own.format("nothing")))
 
 
+def _composed(top: str, inner: str, middle: str = "") -> str:
+    """Return a document with a model, a model definition "sub", and others."""
+    return f"""<sbml xmlns="http://www.sbml.org/sbml/level3/version2/core" level="3" version="2" comp:required="true"
+        xmlns:comp="http://www.sbml.org/sbml/level3/version1/comp/version1"><model id="top">{top}</model>
+        <comp:listOfModelDefinitions>{middle}<comp:modelDefinition id="sub">{inner}</comp:modelDefinition>
+        </comp:listOfModelDefinitions></sbml>"""
+
+
+def _symbol(name: str, *inside: str) -> str:
+    symbol = f'<csymbol encoding="text" definitionURL="http://www.sbml.org/sbml/symbols/{name}">{name}</csymbol>'
+    return f"<apply>{symbol}{''.join(inside)}</apply>" if inside else symbol
+
+
+_SUBMODEL_TIME = _symbol("time")
+_CONVERTED = f"""<listOfCompartments><compartment id="C" size="1" spatialDimensions="3" constant="true"/>
+    </listOfCompartments><listOfSpecies><species id="S" compartment="C" initialAmount="3" hasOnlySubstanceUnits="true"
+    boundaryCondition="false" constant="false"/></listOfSpecies><listOfParameters><parameter id="r" value="1"
+    constant="false"/><parameter id="c" constant="false"/><parameter id="v" constant="false"/><parameter id="d"
+    constant="false"/><parameter id="e" value="0" constant="false"/></listOfParameters><listOfRules>
+    <rateRule variable="r">{math(_SUBMODEL_TIME)}</rateRule>
+    <assignmentRule variable="c">{math(f"<apply><times/><cn>2</cn>{_SUBMODEL_TIME}</apply>")}</assignmentRule>
+    <assignmentRule variable="v">{math("<ci>J</ci>")}</assignmentRule>
+    <assignmentRule variable="d">{math(_symbol("delay", "<ci>r</ci>", "<cn>0.25</cn>"))}</assignmentRule></listOfRules>
+    <listOfReactions><reaction id="J" reversible="false"><listOfProducts><speciesReference species="S" constant="true"
+    stoichiometry="1"/></listOfProducts><kineticLaw>{math(_SUBMODEL_TIME)}</kineticLaw></reaction></listOfReactions>
+    <listOfEvents><event useValuesFromTriggerTime="true"><trigger initialValue="true" persistent="true">
+    {math(f"<apply><geq/>{_SUBMODEL_TIME}<cn>0.5</cn></apply>")}</trigger><delay>{math("<cn>0.25</cn>")}</delay>
+    <listOfEventAssignments><eventAssignment variable="e">{math(_SUBMODEL_TIME)}</eventAssignment>
+    </listOfEventAssignments></event></listOfEvents>"""
+_FACTORS = """<listOfParameters><parameter id="tc" value="{}" constant="true"/><parameter id="xc" value="{}"
+    constant="true"/></listOfParameters><comp:listOfSubmodels><comp:submodel comp:id="A" comp:modelRef="{}"
+    comp:timeConversionFactor="tc" comp:extentConversionFactor="xc"/></comp:listOfSubmodels>"""
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_time_and_extent_of_submodels_are_converted(nested):
+    """Time in a submodel is t / tc, extents in it are counted xc times outside; factors of nested ones multiply.
+
+    So say sections 3.5.1 and 3.5.2 of the package's specification: rates are those of the submodel's own time, delays
+    last tc times as long outside, and a reaction's identifier means its rate inside.
+    """
+    middle = f'<comp:modelDefinition id="mid">{_FACTORS.format(2, 5, "sub")}</comp:modelDefinition>' if nested else ""
+    text = _composed(_FACTORS.format(2, 2, "mid") if nested else _FACTORS.format(4, 10, "sub"), _CONVERTED, middle)
+    out = cf.simulate(cf.sbml.load(text), times=T, integrator=TIGHT)
+    at, s = "A__A__" if nested else "A__", T / 4
+    expected = {"r": 1 + s**2 / 2, "c": 2 * s, "S": 3 + 10 * s**2 / 2, "v": s}
+    expected |= {"d": 1 + np.maximum(s - 0.25, 0) ** 2 / 2, "e": np.where(s >= 0.75, 0.5, 0.0)}
+    for name, value in expected.items():
+        np.testing.assert_allclose(out[at + name], value, rtol=1e-8, err_msg=name)
+
+
+def test_what_replaces_a_submodels_quantity_is_converted():
+    """The factor takes values of what is replaced to those of what replaces it: y = 3 x, x' = -x^2, y' = -y^2 / 3."""
+    rule = math("<apply><minus/><apply><times/><ci>x</ci><ci>x</ci></apply></apply>")
+    inner = f"""<listOfParameters><parameter id="x" value="9" constant="false"/><parameter id="z" constant="false"/>
+        </listOfParameters><listOfRules><rateRule variable="x">{rule}</rateRule>
+        <assignmentRule variable="z">{math("<ci>x</ci>")}</assignmentRule></listOfRules>"""
+    top = """<listOfParameters><parameter id="f" value="3" constant="true"/><parameter id="y" value="2"
+        constant="false"><comp:listOfReplacedElements><comp:replacedElement comp:submodelRef="A" comp:idRef="x"
+        comp:conversionFactor="f"/></comp:listOfReplacedElements></parameter></listOfParameters>
+        <comp:listOfSubmodels><comp:submodel comp:id="A" comp:modelRef="sub"/></comp:listOfSubmodels>"""
+    out = cf.simulate(cf.sbml.load(_composed(top, inner)), times=T, integrator=TIGHT)
+    np.testing.assert_allclose(out["y"], 2 / (1 + 2 * T / 3), rtol=1e-8)
+    np.testing.assert_allclose(out["A__z"], out["y"] / 3, rtol=1e-12)
+
+
+def test_rates_of_change_in_a_submodel_of_another_time_are_refused():
+    inner = f"""<listOfParameters><parameter id="x" value="1" constant="false"/><parameter id="v" constant="false"/>
+        </listOfParameters><listOfRules><rateRule variable="x">{math("<ci>x</ci>")}</rateRule>
+        <assignmentRule variable="v">{math(_symbol("rateOf", "<ci>x</ci>"))}</assignmentRule></listOfRules>"""
+    with pytest.raises(cf.InputError, match="submodel 'A' has a time of its own, in which 'sub' takes rateOf"):
+        cf.sbml.load(_composed(_FACTORS.format(4, 10, "sub"), inner))
+    plain = _composed(_FACTORS.format(4, 10, "sub").replace('comp:timeConversionFactor="tc"', ""), inner)
+    np.testing.assert_allclose(cf.simulate(cf.sbml.load(plain), times=T)["A__v"], np.exp(T), rtol=1e-5)
+
+
 @pytest.mark.parametrize("package", ["qual", "distrib", "multi"])
 def test_a_package_that_is_needed_is_refused_by_name(package):
     space = f"http://www.sbml.org/sbml/level3/version1/{package}/version1"
