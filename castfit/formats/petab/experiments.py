@@ -14,11 +14,13 @@ import numpy as np
 from castfit._support.status import InputError
 from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.experiment import Experiment
+from castfit.experiment.steady import conservation_laws
 from castfit.formats.petab.formulas import Graph, expression
 from castfit.formats.petab.identifiers import Constants, Entities, Naming
 from castfit.formats.petab.observing import Datum, Observing
 from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import NAN, ExperimentRow, Period, ProblemTables
+from castfit.model.model import Model
 from castfit.simulate.steady_state import steady_state
 
 
@@ -152,6 +154,31 @@ class Reader:
             fix = "let the experiment begin at a time that is long before, in a period of its own"
             what = "pre-equilibration of a model with events that states trigger is not supported"
             self._add([f"{row.where}: {what}: {why}; {fix}"])
+
+
+def changes_of_rest(stated: ProblemTables, model: Model, events: Sequence[Event]) -> list[str]:
+    """Refuse events at known times that would change where pre-equilibration ends, in whose time they happen as well.
+
+    So says version 2 of the format; version 1 says nothing, and there they happen in the experiment alone.  What they
+    change matters if it is in a sum that the model conserves: all else comes to rest whatever it was.
+    """
+    rows = [row for row in stated.experiments if row.before is not None and stated.version == 2]
+    known = [event for event in events if event.when is None]
+    if not (rows and known):
+        return []
+    system = model.system
+    sizes = (system.x.numel(), system.z.numel(), system.p.numel(), system.u.numel())
+    vary = np.ones(sizes[2], dtype=np.bool_)
+    laws = conservation_laws(system.function("ode", ca.densify(system.ode)), *map(np.ones, sizes), vary=vary)
+    kept = {n for n, of in zip(model.states, laws.coefficients.T, strict=True) if of.any()}
+    said: list[str] = []
+    for event in known:
+        changed = sorted(kept.intersection(event.changes))
+        if changed:
+            what = ", ".join(f"'{n}'" for n in changed)
+            why = f"an event at a known time changes {what}, in pre-equilibration as well, and so where it ends"
+            said.append(f"{rows[0].where}: {why}, which is not supported; let a condition change it")
+    return said
 
 
 def experiments_of(

@@ -20,7 +20,7 @@ from castfit._support.status import check
 from castfit.experiment.events import symbols_of
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.formats.petab import version_1, version_2
-from castfit.formats.petab.experiments import Reader, experiments_of
+from castfit.formats.petab.experiments import Reader, changes_of_rest, experiments_of
 from castfit.formats.petab.identifiers import Constants, Entities, Naming, name_all, read_entities
 from castfit.formats.petab.observing import Datum, Observing, observe
 from castfit.formats.petab.priors import beginnings, distribution
@@ -141,6 +141,7 @@ def build(
         reader.refuse(row, data[row.name])
     put = Constants.of(entities, naming.kept, naming.targets)
     model = _model(entities, naming, observing, put, mistakes)
+    mistakes += [] if mistakes else changes_of_rest(stated, model, entities.events)
     priors = [(row, distribution(row, truncated=False)) for row in stated.parameters]
     mistakes += [
         f"{row.where}: the prior of '{row.name}': {said}"

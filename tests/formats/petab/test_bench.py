@@ -141,7 +141,7 @@ def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsy
     assert "run now, pypesto 9, amici 8" in told.err
     assert peer["castfit"] == answer["castfit"]
     assert "in pyPESTO: a gradient with its value" in " ".join(told.err.split())
-    assert "2 ms, 0.25, 2e-09, 3e-08 (4e-06)" in told.err
+    assert "in brackets AMICI's gradients as they were timed" in " ".join(told.err.split())
     assert Peer(castfit=answer["castfit"]).ratio == 0.25
     answer["castfit"] = {"trouble": "ModuleNotFoundError: casadi"}
     assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp, log, pi
+
 import pytest
 
 import castfit as cf
@@ -114,6 +116,30 @@ def test_what_is_not_supported_is_named(tmp_path):
         "measurements.tsv, line 2: pre-equilibration of a model with events that states trigger is not supported",
     ):
         cf.petab.load(write(tmp_path, model, conditions=conditions, measurements=rows))
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "why"),
+    [(2, "make = 2", "changes 'make'"), (2, "A = A + 1", "changes 'A'"), (2, "C = 3", ""), (1, "make = 2", "")],
+)
+def test_events_in_the_time_of_pre_equilibration(tmp_path, version, change, why):
+    """Version 2 lets them happen: what is conserved, or only events change, would be another one afterwards."""
+    model = f"A' = B - A; B' = A - B; A = 2; B = 1; C' = make - C; C = 0; make = 1; k = 1; at time >= 3: {change}"
+    observables = [{"observableId": "y", "observableFormula": "C", "noiseFormula": "k"}]
+    row = {"observableId": "y", "measurement": 1.0, "time": 5}
+    if version == 1:
+        more = {"measurements": [{**row, "simulationConditionId": "c", "preequilibrationConditionId": "c"}]}
+    else:
+        periods = [{"experimentId": "e", "time": t, "conditionId": ""} for t in ("-inf", 0)]
+        more = {"measurements": [{**row, "experimentId": "e"}], "experiments": periods}
+    path = write(tmp_path, model, version=version, observables=observables, **more)
+    if why:
+        with refused(f"experiments.tsv, line 2: an event at a known time {why}, in pre-equilibration as well"):
+            cf.petab.load(path)
+        return
+    c = 1 + (2 * exp(-2) if change == "C = 3" else 1 - exp(-2))
+    expected = 0.5 * ((c - 1) / 0.4) ** 2 + log(0.4) + 0.5 * log(2 * pi)
+    assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_mistakes_of_the_model_name_its_file(tmp_path):
