@@ -219,13 +219,12 @@ class Trigger:
         return self.priority is not None or not self.persistent
 
     def rank(self, t: float, x: Array, u: Array, e: Array) -> float:
-        """Return the priority; what has none comes last."""
+        """Return the priority; what has none, or one that is no number, comes last."""
         if self.priority is None:
             return -np.inf
         function, rows = self.priority
-        if self._fixed:
-            return self._fixed[0]
-        return float(function.values(t, x, u, e[rows])[0])
+        found = self._fixed[0] if self._fixed else float(function.values(t, x, u, e[rows])[0])
+        return -np.inf if np.isnan(found) else found
 
     @cached_property
     def _fixed(self) -> list[float]:

@@ -486,6 +486,13 @@ def test_several_events_of_one_kind_may_wait_at_once():
         of(text, times=times, count=4)
 
 
+def test_a_priority_that_is_no_number_comes_last():
+    out = of(
+        "x = 0; y = 0; z = 1; at time >= 1, priority = y / y: x = 1; at time >= 1, priority = z: x = 2", times=[0, 2]
+    )
+    assert out["x"][-1] == 1.0
+
+
 def test_events_of_one_priority_are_drawn_alike_in_every_integration():
     """One of two events calls the other off, every 0.1: a coin thrown 40 times."""
     one = "at time - r >= 0.1, priority = 1, persistent = false: r = time, {0} = {0} + 1; "
