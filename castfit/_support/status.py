@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 from enum import Enum
+from typing import Any
 
 
 class Status(str, Enum):
@@ -127,7 +128,7 @@ class InputError(CastfitError):
         count = len(self.problems)
         super().__init__(f"{where}: {count} mistake{'s' if count != 1 else ''} found\n{lines}")
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, tuple[str, ...]]]:
+    def __reduce__(self) -> tuple[type[InputError], tuple[Any, ...]]:
         """Pickle by the constructor's arguments, so that the error crosses process borders."""
         return type(self), (self.where, self.problems)
 

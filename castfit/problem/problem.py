@@ -39,6 +39,7 @@ from castfit.problem.parameters import (
 from castfit.problem.prior_terms import entry_mistakes
 from castfit.problem.quantities import Quantity, quantities_of
 from castfit.problem.validation import (
+    UnmeasuredError,
     guess_mistakes,
     local_mistakes,
     name_mistakes,
@@ -186,13 +187,11 @@ class Problem:
         posed = compose(said)
         check("Problem", name_mistakes(posed) or held_mistakes(posed, self.constraints))
         posed = posed.holding(self.constraints)
-        check(
-            "Problem",
-            support_mistakes(posed)
-            + guess_mistakes(posed)
-            + constant_mistakes(posed, posed.guess)
-            + posed.contradictions,
-        )
+        unmeasured = support_mistakes(posed)
+        others = guess_mistakes(posed) + constant_mistakes(posed, posed.guess) + posed.contradictions
+        check("Problem", [*unmeasured.values(), *others] if others else [])
+        if unmeasured:
+            raise UnmeasuredError("Problem", unmeasured)
         self.posed: Posed = posed
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, named, text
 from castfit._support.bounds import bound_mistakes
-from castfit._support.status import suggest, unknown_names
+from castfit._support.status import InputError, suggest, unknown_names
 from castfit.densities.priors import Belief, contradictions, prior_mistakes
 from castfit.densities.priors.distributions import start_mistakes
 from castfit.experiment.events import (
@@ -512,7 +512,18 @@ def name_mistakes(posed: Posed) -> list[str]:
     ]
 
 
-def support_mistakes(posed: Posed) -> list[str]:
+class UnmeasuredError(InputError):
+    """No measurement depends on some estimated quantities, `names`; nothing else is wrong."""
+
+    def __init__(self, where: str, mistakes: Mapping[str, str]) -> None:
+        super().__init__(where, mistakes.values())
+        self.names = tuple(mistakes)
+
+    def __reduce__(self) -> tuple[type[UnmeasuredError], tuple[Any, ...]]:
+        return type(self), (self.where, dict(zip(self.names, self.problems, strict=True)))
+
+
+def support_mistakes(posed: Posed) -> dict[str, str]:
     """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
     system = posed.model.system
     x, z, p = system.x, system.z, system.p
@@ -534,12 +545,12 @@ def support_mistakes(posed: Posed) -> list[str]:
         _, of_events = schedule.reaching(reached[:n_x], parameters)
         rows = np.concatenate([parameters, reached[:n_x], of_events])
         supported.update(condition.theta[_any(condition.link.pattern[rows])].tolist())
-    return [
-        f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
+    return {
+        quantity.name: f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
         f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
         for j, quantity in enumerate(posed.quantities)
         if j not in supported and not posed.informed[j] and not _bound_up(posed, j)
-    ]
+    }
 
 
 def _bound_up(posed: Posed, j: int) -> bool:

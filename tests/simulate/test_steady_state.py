@@ -450,3 +450,11 @@ def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
     simulation[0] = 0
     staged.linearize(simulated.guess)
     assert 0 < rest[0] < 0.1 * simulation[0]
+
+
+def test_what_grows_is_named_and_not_what_rounding_moves():
+    """A grows as its degradation is saturated; B and C follow it to where rates are rounding."""
+    a, b, c = cf.symbols("a b c")
+    model = cf.Model({a: 1.0 - 0.4 * a / (1 + a), b: 0.4 * a / (1 + a) - 0.3 * b, c: 0.534 * b - 0.222 * c})
+    with pytest.raises(cf.SteadyStateError, match=r"'a' grows, by 0\.6 per unit of time"):
+        cf.steady_state(model, {}, initial={"a": 1.0, "b": 0.5, "c": 0.1})

@@ -298,11 +298,12 @@ class Rest(Picklable):
             return f"its rates cannot be computed {_after(now.time)}"
         n = self.n_x
         with np.errstate(all="ignore"):  # what has grown without bound is infinite by now
-            stands = (np.abs(now.rate) <= _STANDS * np.abs(now.jacobian) @ np.abs(now.w)).all()
-        if stands:
+            rounding = np.abs(now.rate) <= _STANDS * np.abs(now.jacobian) @ np.abs(now.w)
+        if rounding[:n].all():
             return f"{_after(now.time)} it stands still, but {_NOT_ISOLATED}"
         unit = np.where(now.size[:n] > 0.0, now.size[:n], 1.0)
-        i = int(np.argmax(np.abs(now.rate[:n]) / unit))
+        speed = np.abs(now.rate[:n]) / unit
+        i = int(np.argmax(np.where(rounding[:n], -1.0, speed)))
         growing = np.abs(now.w[:n]) >= 0.999 * now.size[:n]
         how = "grows" if growing[i] and np.sign(now.rate[i]) == np.sign(now.w[i]) else "still moves"
         return (

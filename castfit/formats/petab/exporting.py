@@ -32,6 +32,7 @@ from castfit.experiment.experiment import Consistent, Experiment, Free, SteadySt
 from castfit.formats.optional import library
 from castfit.formats.petab.infix import NotSayable, infix
 from castfit.formats.petab.noise import LogLaplace
+from castfit.formats.petab.priors import LogLaplacePrior
 from castfit.formats.petab.saving import write_table
 from castfit.model.model import Model
 from castfit.problem.parameters import Parameter
@@ -117,7 +118,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
     for experiment in problem.experiments:
         _add_experiment(problem, model, experiment, tables)
     text = _sbml(sbml, model, problem, tables)
-    check("petab.save", list(dict.fromkeys(tables.missing)))
+    check("petab.save", [f"{what}: PEtab and SBML have no words for it" for what in dict.fromkeys(tables.missing)])
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     (target / "model.xml").write_text(text, encoding="utf-8")
@@ -202,6 +203,7 @@ _PRIORS: dict[type[PriorDistribution], str] = {
     Normal: "normal",
     LogNormalPrior: "log-normal",
     LaplacePrior: "laplace",
+    LogLaplacePrior: "log-laplace",
     UniformPrior: "uniform",
     Gamma: "gamma",
 }

@@ -30,6 +30,7 @@ from castfit.model.model import Model
 from castfit.problem.compiled_problem import PETAB
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
+from castfit.problem.validation import UnmeasuredError
 
 _ROUNDED = 1e-9  # relative: values that were written with fewer digits than their bounds
 _DECADE = 10.0  # bounds farther apart than this, both positive, are searched on a logarithmic scale in version 2
@@ -162,9 +163,6 @@ def build(
     )
     matters = {*(s.name() for s in ca.symvar(graphs)), *_inside(experiments)}
     used = {*model.parameters, *matters} - {*naming.targets}
-    parameters = {
-        n: parameter(row, stated.version, matters=n in matters) for n, row in naming.table.items() if n in used
-    }
     said = stated.names
     idle = tuple(
         f"{row.where}: '{n}' is "
@@ -174,7 +172,19 @@ def build(
         if n not in matters and (row.estimated or not (n in entities.meaning or n in said))
     )
     show(f"compiling experiments: {len(experiments)}, states: {len(model.states)}")
-    problem = Problem(model, experiments, parameters=parameters).measured_by(PETAB)
+
+    def posed(free: set[str]) -> Problem:
+        rows = {n: parameter(r, stated.version, matters=n in free) for n, r in naming.table.items() if n in used}
+        return Problem(model, experiments, parameters=rows).measured_by(PETAB)
+
+    try:
+        problem = posed(matters)
+    except UnmeasuredError as error:
+        problem = posed(matters - {*error.names})
+        idle += tuple(
+            f"{naming.table[n].where}: '{n}' is estimated, but no measurement depends on it; it is left out"
+            for n in error.names
+        )
     doubts = (*stated.doubts, *_outside(stated.parameters), *idle)
     return LoadedProblem(stated, observing, problem, tuple(notes), doubts)
 

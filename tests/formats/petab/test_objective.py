@@ -660,3 +660,17 @@ def test_spreads_and_overrides_are_worked_out_once_for_all_rows_that_share_them(
     )
     cf.petab.load(path)
     assert len(asked) == 2
+
+
+def test_what_no_measurement_depends_on_is_left_out(tmp_path):
+    """B is not observed, so that neither its decay nor its start is known; both stand at their nominal values."""
+    model = "A' = -k * A; B' = k * A - d * B; A = 2; B = b; k = 0.3; d = 1; b = 0"
+    rows = [parameter("k", 0.4), parameter("d", 0.7), parameter("b", 0.2)]
+    path = write(tmp_path, model, parameters=rows)
+    with pytest.warns(UserWarning, match="'d' is estimated, but no measurement depends on it; it is left out") as said:
+        problem = cf.petab.load(path)
+    assert "parameters.tsv, line 4: 'b' is estimated, but no measurement" in str(said[0].message)
+    assert problem.names == ("k",)
+    assert cf.simulate(problem, times=[0.0])["B"][0] == pytest.approx(0.2)
+    expected = sum(normal(m, 2 * exp(-0.4 * t), 0.1) for t, m in zip((1, 2, 4), (1.3, 0.9, 0.5), strict=True))
+    assert nllh(problem) == pytest.approx(expected, rel=1e-7)
