@@ -417,6 +417,7 @@ def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tu
     Rounding errors would spoil it, or the fit could still be improved from there.  Where that is expected to take far
     more than the seconds that are left, it is only evaluated, and said not to be judged.
     """
+    known, solution = solution.local, replace(solution, local=None)  # it is as large as the derivatives
     expected = staged.seconds_to_linearize(solution.v)
     if expected > max(left, _PATIENCE):
         status = Status.MAX_TIME if solution.status.success else solution.status
@@ -441,7 +442,8 @@ def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tu
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
     if not solution.status.success:
         return solution, linear
-    solution, local = finished(solution, local_problem(staged, linear))
+    same = known is not None and known.linearization is linear
+    solution, local = finished(solution, known.unheld if known is not None and same else local_problem(staged, linear))
     linear, falling = local.linearization, still_falls(local)
     if falling:
         detail = f"The fit still improves along {', '.join(falling)}."

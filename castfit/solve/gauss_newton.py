@@ -322,7 +322,7 @@ class GaussNewton:
 
     def _arrive(self, ledger: Ledger, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
         """Accept an optimum only if the cost falls no more although nothing is held, and no point before was lower."""
-        staged, here = ledger.staged, state.evaluation
+        staged, here, ledger.arrived = ledger.staged, state.evaluation, local
         holds = self._rule(staged, state).holds
         if not small(staged, here, local.promise, RESCUE.stationary):
             return _let_go(state) if holds else replace(state, status=Status.STEP_TOO_SMALL)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit._support.status import Status
+    from castfit.solve.subproblem import LocalProblem
 
 
 _NOTHING = (np.inf, np.inf)
@@ -105,6 +106,7 @@ class Solution:
     evaluations : numbers of "values" and "jacobians" (and "hessians", "gradients" of the cost, "products" of Jacobians,
         one per stage);  failures : causes of failed ones and their counts
     history : one entry per iteration
+    local : the problem linearized there, where the solver knows it
     """
 
     v: Array
@@ -115,6 +117,7 @@ class Solution:
     evaluations: dict[str, int]
     failures: dict[str, int]
     history: tuple[dict[str, float], ...]
+    local: LocalProblem | None = None
 
 
 def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float:
@@ -170,6 +173,8 @@ class Ledger:
         self._linear: Linearization | None = None
         self._asked: Array | None = None
         self._asked_linear: Array | None = None
+        self.arrived: LocalProblem | None = None
+        """The local problem that said that an optimum is reached, which whoever judges it need not solve again."""
         self.began = time.perf_counter()
 
     @cached_property
@@ -273,7 +278,7 @@ class Ledger:
         if self.staged.eliminated.size:
             with suppress(Stopped):
                 v = self.staged.evaluate(v).v
-        none = np.zeros(v.size, dtype=np.int8)
+        none, local = np.zeros(v.size, dtype=np.int8), self.arrived
         return Solution(
             v,
             status,
@@ -283,6 +288,7 @@ class Ledger:
             dict(self.evaluations),
             dict(self.failures),
             history,
+            local if local is not None and same_point(local.linearization.v, v) else None,
         )
 
 

@@ -28,7 +28,7 @@ from castfit.solve.bounded_lsq import (
     split,
 )
 from castfit.solve.condensing import Condensed, condense, expand, recondense, theta_residuals, theta_rows
-from castfit.solve.matrices import FEW, Tall
+from castfit.solve.matrices import FEW, RANK_TOLERANCE, Tall, length, thin, triangular_solution
 from castfit.solve.residual_plausibility import size_square
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
 
@@ -333,7 +333,7 @@ class LocalProblem:
         most = radius * unit
         if self.staged.eliminated.size:
             most[np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)] = np.inf
-        local = self._unheld
+        local = self.unheld
         guess = np.zeros(unit.size, dtype=np.int8)
         if not local._eliminates:
             R = self._tall.R * unit
@@ -342,6 +342,11 @@ class LocalProblem:
             H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self._u)
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = ends_of(lowest_in_box(H, c, low, high), low, high)
+            if self._alone and not guess.any():
+                inside = self._ridged(R, unit, np.sqrt(ridge), (low, high))
+                if inside is not None:
+                    self._reached[radius] = inside
+                    return inside
         reach = Reach(most, unit, guess)
         damping = np.sqrt(ridge) / unit
         if self._alone:
@@ -351,18 +356,27 @@ class LocalProblem:
         self._reached[radius] = found
         return found
 
+    def _ridged(self, R: Array, unit: Array, root: float, ends: tuple[Array, Array]) -> Step | None:
+        """Return the step of R (k, n), in units of the search, with a ridge; None if an end of the box holds it."""
+        n, low, high = unit.size, *ends
+        Q, T = thin(np.concatenate([R, root * np.eye(n)]))
+        x = triangular_solution(T, -(self._tall.seen(self._u) @ Q[: len(R)]))
+        if not ((low < x) & (x < high)).all():
+            return None
+        return self._free_step(self._u, unit * x, boxed=True)
+
     @property
     def _ridge(self) -> float:
         with np.errstate(over="ignore"):
             return RIDGE[0] + RIDGE[1] * float(((self.norms * self._unit) ** 2).sum())
 
     @cached_property
-    def _unheld(self) -> LocalProblem:
+    def unheld(self) -> LocalProblem:
         """The same in which nothing is held."""
         if self._regularisation == 0.0:
             return self
         other = copy(self)
-        for known in ("_singular", "_held", "_unheld", "promise"):
+        for known in ("_singular", "_spectrum", "_held", "unheld", "promise"):
             other.__dict__.pop(known, None)
         other._regularisation, other._holds = 0.0, {}
         return other
@@ -515,15 +529,9 @@ class LocalProblem:
         lower, upper = self.staged.lower - at.v, self.staged.upper - at.v
         low, high, scale, signs = lower, upper, self.column_scale, None if guess is None else guess.variables
         if damping is None and reach is None and (signs is None or not signs.any()):
-            seen, rows = self._factored(u, None)
-            whole = rows.whitened(scale)
-            dv = scale * (whole.T @ whole.target(rows.seen(seen)))
+            dv = self._unbounded(u)
             if bool(((low <= dv) & (dv <= high) & (low < high)).all()):
-                moved = self._E @ dv
-                residuals, zero = u + moved, np.zeros(dv.size)
-                free = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
-                square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(moved @ moved)
-                return Step(dv, square, decrease, free, zero, _NONE, _NONE, residuals, feasible=True)
+                return self._free_step(u, dv)
         if reach is not None:
             low, high = np.maximum(lower, -reach.most), np.minimum(upper, reach.most)
             scale, signs = reach.unit, reach.guess
@@ -546,6 +554,22 @@ class LocalProblem:
             residuals=residuals,
             feasible=found.feasible,
         )
+
+    def _unbounded(self, u: Array) -> Array:
+        """Return the step (n_x,) of the dense problem without bounds."""
+        seen, rows = self._factored(u, None)
+        whole = rows.whitened(self.column_scale)
+        return self.column_scale * (whole.T @ whole.target(rows.seen(seen)))
+
+    def _free_step(self, u: Array, dv: Array, *, boxed: bool = False) -> Step:
+        """Return a step that no bound holds, with what it promises in a box if it is one."""
+        moved = self._E @ dv
+        residuals, zero = u + moved, np.zeros(dv.size)
+        square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(moved @ moved)
+        if boxed:  # as in `_solve`
+            decrease = max(decrease, 0.5 * float((u - residuals) @ (u + residuals)))
+        free = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
+        return Step(dv, square, decrease, free, zero, _NONE, _NONE, residuals, feasible=True)
 
     def _of_border(self, within: Arrow, tied: Mask) -> Index:
         """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
@@ -605,6 +629,29 @@ class DenseProblem(LocalProblem):
     def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
         """Return the problem at the same point with other bounds or constants of rows."""
         return DenseProblem(staged, linearization, regularisation=self._regularisation)
+
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array] | None:
+        """V S^-1 U^T of the scaled triangle, and S; None where directions are singular, or bounds fix a quantity."""
+        U, S, Vt = self._tall.alone.svd(self.column_scale)
+        least = max(self._regularisation * float(S[0]), RANK_TOLERANCE * length(S)) if S.size == len(Vt) > 0 else np.inf
+        regular = least < S[-1] and not np.logical_or.reduce(self.staged.lower == self.staged.upper)
+        return ((Vt.T / S) @ U.T, S) if regular else None
+
+    def _unbounded(self, u: Array) -> Array:
+        if self._spectrum is None:
+            return super()._unbounded(u)
+        return -self.column_scale * (self._spectrum[0] @ self._tall.seen(u))
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the column-scaled Jacobian."""
+        return super().condition if self._spectrum is None else float(self._spectrum[1][0] / self._spectrum[1][-1])
+
+    @property
+    def held_directions(self) -> int:
+        """Number of singular directions that are held."""
+        return super().held_directions if self._spectrum is None else 0
 
     @cached_property
     def column_scale(self) -> Array:
