@@ -53,7 +53,7 @@ def build_integrator(
         dae |= {"z": z, "alg": alg / alg_unit}
     if n_u:
         dae["u"] = ca.vertcat(edge, ca.vec(cubics))
-    return ca.integrator("integrator", method, dae, 0.0, list(grid), options)
+    return ca.integrator("integrator", "cvodes" if method == "adams" else method, dae, 0.0, list(grid), options)
 
 
 def _held(values: ca.SX) -> ca.SX:
@@ -91,7 +91,7 @@ def plugin_options(
             "rootfinder_options": {"error_on_fail": True, "regularity_check": True},
         }
     options: dict[str, Any] = {"reltol": relative_tolerance, "abstol": absolute_tolerance, "max_num_steps": max_steps}
-    if method in ("cvodes", "idas"):
+    if method in ("cvodes", "adams", "idas"):
         # Otherwise the adjoint's parameter gradient is not error controlled and can be wrong by any factor.
         options["quad_err_con"] = True
         if not watched:
@@ -102,7 +102,9 @@ def plugin_options(
         if backward:
             # By default every 20 steps: all but the last of these stretches are integrated twice on the way back.
             options["steps_per_checkpoint"] = _CHECKPOINT
-    if method == "cvodes":
+    if method == "adams":
+        options["linear_multistep_method"] = "adams"
+    if method in ("cvodes", "adams"):
         options["min_step_size"] = _SHORTEST_STEP  # a pole ends the integration at once, not after max_steps
     return options
 

@@ -14,7 +14,10 @@ the model is integrated again, with error control and to a tighter tolerance tha
    whatever the magnitude of the state elsewhere: x' = k x^2 from x(0) = 0 stays at zero, and a gap of 1e-10 with
    k = 1e10 is no rounding error, but how the search came to its solution.
 
-SUNDIALS does this also for the ESDIRK method; what it cannot integrate at all, that method, to the tighter tolerance.
+SUNDIALS does this also for the ESDIRK method: by Adams' formulas, to a tolerance tighter still, where nothing stiff was
+met and they confirm what was found, else by BDF.  What it cannot integrate at all, that method does, to the tighter
+tolerance.  How large errors of the search are is as known as the other integration is accurate: at equal tolerances
+Adams' formulas err by a quarter of what BDF does (Lotka-Volterra 1.2e-9 and 4.3e-9 at 1e-10), in half the time.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ _IMMATERIAL = 1e-3  # standard deviations per datum, where these are known
 _LOCAL = 1e-6  # of what a piece's end consists of: the largest gap that is an error of integration
 _FLOOR = 1e-14  # of a state's magnitude, so that a state at zero may have rounding errors
 _FEW = 0.5  # of the nodes: measured times that are fewer are tried first, at less work
+_NOT_STIFF = 0.9  # of the steps of a search, if they are explicit
 _TIGHTER = 0.1
 _TIGHTEST = 1e-12
 
@@ -85,6 +89,10 @@ def verify(
     """
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
     tight, local = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
+    if tight.method == "cvodes" and isinstance(staged, ShootingProblem) and staged.explicit_share >= _NOT_STIFF:
+        found = _verified_by(_by_adams(tight), problem, staged, at, local)
+        if found.reproduced:
+            return found
     found = _verified_by(tight, problem, staged, at, local)
     evaluated = np.isfinite(found.chi2) or found.defects is not None
     if evaluated:
@@ -174,13 +182,19 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
     What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
     """
     method = sundials(n_z) if options.method in ("auto", *STEPPED, "collocation") else options.method
-    relative = max(_TIGHTER * min(options.relative_tolerance, accuracy), _TIGHTEST)
-    return replace(
-        options,
-        method=method,
-        relative_tolerance=relative,
-        absolute_tolerance=options.absolute_tolerance * relative / options.relative_tolerance,
-    )
+    return _to(replace(options, method=method), _TIGHTER * min(options.relative_tolerance, accuracy))
+
+
+@cache
+def _by_adams(tight: IntegratorOptions) -> IntegratorOptions:
+    return _to(replace(tight, method="adams"), _TIGHTER * tight.relative_tolerance)
+
+
+def _to(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
+    """Return the options with a relative tolerance no finer than rounding allows, and an absolute one with it."""
+    relative = max(tolerance, _TIGHTEST)
+    absolute = options.absolute_tolerance * relative / options.relative_tolerance
+    return replace(options, relative_tolerance=relative, absolute_tolerance=absolute)
 
 
 def _compare(problem: Posed, staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:

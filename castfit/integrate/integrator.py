@@ -142,9 +142,9 @@ class Integrator:
         self.grid, mistakes = grid, list[str]()
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
             mistakes.append("grid must increase within [0, 1] and end at 1")
-        if self.n_z and self.method == "cvodes":
+        if self.n_z and self.method in ("cvodes", "adams"):
             valid = "'auto', 'esdirk', 'idas' or 'rosenbrock'"
-            mistakes.append(f"method 'cvodes' cannot integrate algebraic equations; use {valid}")
+            mistakes.append(f"method '{self.method}' cannot integrate algebraic equations; use {valid}")
         check("Integrator", [*mistakes, *others])
         self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, grid[self._skip :])

@@ -24,10 +24,10 @@ from castfit._support.status import check, suggest
 from castfit.integrate.esdirk import elimination
 from castfit.integrate.esdirk_binding import obstacle
 
-SUNDIALS = ("cvodes", "idas")
+SUNDIALS = ("cvodes", "adams", "idas")
 STEPPED = ("esdirk", "explicit")
 """Methods of the compiled integrator."""
-METHODS = ("auto", "cvodes", "idas", *STEPPED, "rosenbrock", "collocation")
+METHODS = ("auto", *SUNDIALS, *STEPPED, "rosenbrock", "collocation")
 COMPILE = ("deserved", "never", "auto", "always")
 
 _SMALL = 20  # states and algebraic states together, whatever the pattern
@@ -51,8 +51,9 @@ class IntegratorOptions:
 
     Parameters
     ----------
-    method : {"auto", "cvodes", "idas", "esdirk", "explicit", "rosenbrock", "collocation"}
-        CVODES (BDF, for ODEs), IDAS (BDF, for DAEs and ODEs), castfit's ESDIRK methods (L-stable Runge-Kutta of order
+    method : {"auto", "cvodes", "adams", "idas", "esdirk", "explicit", "rosenbrock", "collocation"}
+        CVODES (BDF, for ODEs; "adams": its Adams-Moulton formulas of orders 1 to 12, half the time where an ODE is not
+        stiff), IDAS (BDF, for DAEs and ODEs), castfit's ESDIRK methods (L-stable Runge-Kutta of order
         4 or, for relative tolerances up to 1e-5, 5, for both; compiled, so they need a C compiler once), these with
         explicit steps in between (Tsitouras' pair of order 5(4)) wherever an ODE is not stiff, CasADi's Rosenbrock
         method of order 5(4) or its collocation (Radau, order 5, `elements` equal steps without error control).

@@ -209,10 +209,9 @@ def _simulated(
     given: Any = integrator
     if given is not None and not isinstance(given, IntegratorOptions):
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
-    elif given is not None and given.method == "cvodes" and _is_dae(problem):
-        mistakes.append(
-            "method 'cvodes' cannot integrate algebraic equations; use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
-        )
+    elif given is not None and given.method in ("cvodes", "adams") and _is_dae(problem):
+        others = "use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
+        mistakes.append(f"method '{given.method}' cannot integrate algebraic equations; {others}")
     happens = read_events(events, mistakes)
     free = isinstance(problem, Loaded) and problem.as_often_as_needed and not happens
     if isinstance(problem, Loaded):

@@ -1004,6 +1004,12 @@ class ShootingProblem(TranscribedProblem):
         with captured():
             return self._slopes(sweep, self._naturals(v), None).asked
 
+    @property
+    def explicit_share(self) -> float:
+        """The share of explicit steps in the last linearization; 0 where the integrator does not tell."""
+        every, explicit = self._steps
+        return float(explicit / every) if every else 0.0
+
     def remark(self, v: Array) -> str:
         """Say how many steps were explicit, and how many stages another integrator than the chosen one integrated."""
         self.linearize(v)

@@ -28,7 +28,7 @@ from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_bindi
 from castfit.model.model import Model, symbols
 from tests.builders import decay_problem
 
-METHODS = ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"]
+METHODS = ["cvodes", "adams", "idas", "esdirk", "rosenbrock", "collocation"]
 DAE_METHODS = ["idas", "esdirk", "rosenbrock", "collocation"]
 POLE = np.array([0.5, 0.5, 0.5, -0.2])  # Lotka-Volterra from (0.4, 1) blows up at t = 3.3064
 GOOD = np.ones(4)
@@ -92,7 +92,7 @@ def test_states_agree_with_scipy(method):
         np.testing.assert_allclose(found.x[lane], lotka_volterra_path(p[lane], times), rtol=3e-6)
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "adams", "idas", "esdirk", "rosenbrock"])
 def test_the_error_follows_the_tolerance(method):
     tolerances = np.array([1e-4, 1e-5, 1e-6, 1e-7, 1e-8])
     lanes = make_lanes([0.4, 1.0], GOOD, 10.0)
@@ -163,7 +163,7 @@ def test_sensitivities_agree_with_complex_steps(method):
     np.testing.assert_allclose(found.dx[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk"])
+@pytest.mark.parametrize("method", ["cvodes", "adams", "idas", "esdirk"])
 @pytest.mark.parametrize("magnitude", [1.0, 1e9, 1e14])
 def test_sensitivities_do_not_depend_on_the_unit_of_a_parameter(method, magnitude):
     """At p = 1e14 the derivative is 1e-14, far below the absolute tolerance, and no other state oscillates like it."""
@@ -552,7 +552,7 @@ def test_the_equation_that_is_not_finite_is_named():
     assert "in the equation of y" in failure.detail
 
 
-@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "adams", "idas", "esdirk", "rosenbrock"])
 def test_hopeless_lanes_are_given_up(method):
     x, t = symbols("x t")
     model = Model({x: ca.sin(1e5 * t) * 1e5}, time=t)
@@ -569,7 +569,7 @@ def test_failures_say_when():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-@pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "adams", "idas", "esdirk", "rosenbrock"])
 def test_an_interrupt_from_the_keyboard_is_no_failed_lane(method):
     """CasADi turns it into a failed evaluation.
 
@@ -630,7 +630,7 @@ def test_compiled_code_gives_the_same_and_leaves_no_files(method, monkeypatch, t
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell script and process groups")
-@pytest.mark.parametrize("method", ["cvodes", "esdirk", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "adams", "esdirk", "rosenbrock"])
 def test_a_process_killed_while_compiling_leaves_nothing_in_the_current_folder(method, tmp_path):
     here, started, compiler = tmp_path / "here", tmp_path / "started", tmp_path / "cc"
     here.mkdir()
@@ -698,7 +698,7 @@ def test_that_a_compiler_is_missing_is_said_once_and_by_the_doctor(no_compiler, 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell script")
-@pytest.mark.parametrize("method", ["cvodes", "rosenbrock"])
+@pytest.mark.parametrize("method", ["cvodes", "adams", "rosenbrock"])
 def test_with_a_broken_compiler_auto_interprets_and_always_refuses(method, monkeypatch, tmp_path, capfd):
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\necho broken compiler >&2\nexit 1\n")
