@@ -33,6 +33,10 @@ class RepeatedLanes:
         """Whether directions have no say in the choice of steps."""
         self._laid: TaskLaid | None = None
 
+    def integrated_by(self, by: Integrator) -> RepeatedLanes:
+        """Return the same for another integrator."""
+        return RepeatedLanes(by, self._still)
+
     def _here(self) -> TaskLaid | None:
         by, still = self._by, self._still
         if not self._may or by.stepping is None or crew() is not None or threads() is not None:
@@ -57,8 +61,7 @@ class RepeatedLanes:
         """Differentiate what `values` returned, as `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
         laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
         if laid is not None and n_d and not (at.failures or at.rescued):
-            with np.errstate(over="ignore", invalid="ignore"):
-                scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
+            scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
             scaled = seeds * scale
             x, dx = np.empty(self._shape), np.empty((*self._shape, n_d))
             moves = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx

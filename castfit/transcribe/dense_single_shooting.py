@@ -176,6 +176,7 @@ class Lean:
         group = np.concatenate([chain.group.ravel() for chain in layout.chains])
         self._group, self._grouped = group, np.flatnonzero(group >= 0)
         self._groups = group[self._grouped]
+        self._one = layout.n_groups == 1 and self._grouped.size == group.size  # all rows are of one unknown sigma
         self._used = _chosen(self._mask)
         self._used_of = [_chosen(self._mask[rows]) for rows in self._rows]
         self._n_g = chains[0].measured.n_g
@@ -214,6 +215,15 @@ class Lean:
         other._last, other._costs = None, {}
         return other
 
+    def integrated_by(self, laid: Arranged) -> Lean:
+        """Return the same with the integrators of another arrangement of the same pieces."""
+        other = copy(self)
+        flights = zip(laid.rounds[0], self._flights, strict=True)
+        other._given = replace(self._given, laid=laid)
+        other._flights = tuple(replace(f, lanes=f.lanes.integrated_by(group.integrator)) for group, f in flights)
+        other._last, other._flown, other._costs, other.integrations = None, None, {}, 0
+        return other
+
     def cost(self, v: Array) -> float | None:
         """Return the cost at v (n_theta,), None where something cannot be computed."""
         key = v.tobytes()
@@ -230,7 +240,7 @@ class Lean:
         if at is None:
             return None
         n = int(np.count_nonzero(self._mask))
-        inverse = at.inverse[self._used] if isinstance(at.inverse, np.ndarray) else np.ones(n)
+        inverse = at.inverse[self._used] if isinstance(at.inverse, np.ndarray) else np.full(n, at.inverse)
         prior, excess = at.prior.rows, at.prior.excess
         scale = np.concatenate([np.ones(prior.size), inverse])
         return DenseResiduals(at.cost, np.concatenate([prior, at.r[self._used]]), scale, at.sigma, prior.size, excess)
@@ -266,7 +276,7 @@ class Lean:
             return None
         inverse, out = at.inverse, list[Jacobians]()
         for (block, c_q), rows, (by_s, c_s, by_q) in zip(found[0], self._rows, self._no_nodes, strict=True):
-            own = block * inverse[rows, None] if isinstance(inverse, np.ndarray) else block
+            own = block * (inverse[rows, None] if isinstance(inverse, np.ndarray) else inverse)
             of_none = _NO_BLOCK, _NO_BLOCK, by_q
             out.append(Jacobians(by_s, by_s, own[None], *of_none, *of_none, c_s, c_s, c_q[None], by_q[0]))
         return tuple(out), found[1], found[2]
@@ -363,8 +373,9 @@ class Lean:
         # Divided by the most likely sigma of their group (castfit.transcribe.transcribed_problem.profiled).
         sigma, inverse, excess, layout = np.empty(0), 1.0, surplus, self._given.layout
         if layout.n_groups:
-            sigma, of_sigma = likeliest_sigma(r[self._grouped], self._groups, layout, *self._given.sigma)
-            inverse = np.append(1.0 / sigma, 1.0)[self._group]
+            grouped = r if self._one else r[self._grouped]
+            sigma, of_sigma = likeliest_sigma(grouped, self._groups, layout, *self._given.sigma)
+            inverse = 1.0 / float(sigma[0]) if self._one else np.append(1.0 / sigma, 1.0)[self._group]
             r, excess = r * inverse, of_sigma + surplus
         squares = float(prior.rows @ prior.rows) + sum([float(r[rows] @ r[rows]) for rows in self._rows])
         cost = 0.5 * squares + (excess + prior.excess)
@@ -455,7 +466,7 @@ class Lean:
         E[:row] = at.prior.jacobian.dense
         parts = zip(self._given.layout.chains, self._rows, self._used_of, blocks, strict=True)
         for chain, rows, of_rows, (block, _) in parts:
-            own = block * at.inverse[rows, None] if isinstance(at.inverse, np.ndarray) else block
+            own = block * (at.inverse[rows, None] if isinstance(at.inverse, np.ndarray) else at.inverse)
             used = own[of_rows]
             E[row : row + len(used), chain.theta] = used
             row += len(used)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -205,6 +206,12 @@ class Arranged:
 
     chains: tuple[Segments, ...]
     rounds: tuple[tuple[Group, ...], ...]
+
+    def integrated_by(self, model: Integrable, options: IntegratorOptions) -> Arranged:
+        """Return the same with other integrators."""
+        of = [[integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds]
+        rounds = (zip(*pair, strict=True) for pair in zip(self.rounds, of, strict=True))
+        return Arranged(self.chains, tuple(tuple(replace(g, integrator=by) for g, by in pairs) for pairs in rounds))
 
 
 def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions) -> Arranged:

@@ -288,6 +288,10 @@ class ShootingProblem(TranscribedProblem):
 
     def _arrange(self, naturals: Sequence[Natural]) -> Arranged:
         """Return the pieces at a point; without nodes they follow estimated times of events."""
+        return self._arranged(naturals)[1]
+
+    def _arranged(self, naturals: Sequence[Natural]) -> tuple[tuple[int, ...], Arranged]:
+        """Return the same, and under which key they are kept."""
         for i, (condition, at) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
             division = self._here[i].division
             if not self._nodes and not division.valid(at.e):
@@ -303,7 +307,7 @@ class ShootingProblem(TranscribedProblem):
             if len(self._laid) >= _REMEMBERED:
                 self._laid.clear()
             self._laid[key] = arranged(self._relaxed or self.problem.model, here, self.options)
-        return self._laid[key]
+        return key, self._laid[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
         """Return the stage boundaries at v, per chain (K + 1,)."""
@@ -1037,10 +1041,16 @@ class ShootingProblem(TranscribedProblem):
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
-        other = self._apart()
+        lean, other = self._arrays, self._apart()
         other._choose(options)
         other._laid = {}
-        other.groups = _groups(other._arrange(other._naturals(other.start)))
+        if not self.problem.triggered:  # when states trigger something is found by these integrators
+            key, known = self._arranged(self._naturals(self.start))
+            other._laid[key] = known.integrated_by(self._relaxed or self.problem.model, options)
+        laid = other._arrange(other._naturals(other.start))
+        other.groups = _groups(laid)
+        if lean is not None and all(of.integrator.method in STEPPED for of in other.groups):
+            other._lean = other, lean.integrated_by(laid)
         return other
 
     def explain(self, v: Array) -> str:
