@@ -319,14 +319,13 @@ class _RankFinder:
         d = _effects(informing)
         held = active[condensed.positions] != 0
         bounds = _bound_rows(condensed, active, d)
-        lower, upper = condensed.layout.path_limits
-        near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
-        tied = _tied(condensed, bounds.positions, near)
         of = None
         if rows.own_count > FEW:
             from castfit.solve.arrow import arrow
 
-            found = arrow(rows, 1.0 / d, tied)
+            lower, upper = condensed.layout.path_limits
+            near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
+            found = arrow(rows, 1.0 / d, _tied(condensed, bounds.positions, near))
             of = None if found.trivial else found
         border = None if of is None else of.border
         every = slice(None) if border is None else border

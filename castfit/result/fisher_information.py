@@ -143,6 +143,8 @@ def positive(lengths: Array) -> Array:
 def free_basis(F: Array, held: Mask) -> tuple[Array, Array]:
     """Return an orthonormal basis (n, f) of what F x = 0 and `held` leave free, and the pseudo-inverse of F there."""
     free = np.eye(held.size)[:, ~held]
+    if not len(F):
+        return free, np.empty((held.size, 0))
     rows = F @ free
     lengths = np.linalg.norm(rows, axis=1)
     weight = np.where(lengths > ROUNDING * lengths.max(initial=0.0), 1.0 / positive(lengths), 0.0)
