@@ -342,7 +342,7 @@ class LocalProblem:
             H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self._u)
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = ends_of(lowest_in_box(H, c, low, high), low, high)
-            if self._alone and not guess.any():
+            if self._alone and unit.size and not guess.any():
                 inside = self._ridged(R, unit, np.sqrt(ridge), (low, high))
                 if inside is not None:
                     self._reached[radius] = inside
@@ -634,9 +634,10 @@ class DenseProblem(LocalProblem):
     def _spectrum(self) -> tuple[Array, Array] | None:
         """V S^-1 U^T of the scaled triangle, and S; None where directions are singular, or bounds fix a quantity."""
         U, S, Vt = self._tall.alone.svd(self.column_scale)
-        least = max(self._regularisation * float(S[0]), RANK_TOLERANCE * length(S)) if S.size == len(Vt) > 0 else np.inf
-        regular = least < S[-1] and not np.logical_or.reduce(self.staged.lower == self.staged.upper)
-        return ((Vt.T / S) @ U.T, S) if regular else None
+        if not 0 < S.size == len(Vt) or np.logical_or.reduce(self.staged.lower == self.staged.upper):
+            return None
+        least = max(self._regularisation * float(S[0]), RANK_TOLERANCE * length(S))
+        return ((Vt.T / S) @ U.T, S) if least < S[-1] else None
 
     def _unbounded(self, u: Array) -> Array:
         if self._spectrum is None:

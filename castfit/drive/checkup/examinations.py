@@ -257,7 +257,7 @@ def stiff(patient: Patient) -> Finding:
     suggested = {s.suggested for s in found}
     suits = {*STEPPED, *suggested}
     if not any(s.oscillating for s in found):
-        suits |= {"auto", *SUNDIALS}
+        suits |= {"auto", *SUNDIALS} if suggested == {"explicit"} else {"auto", *SUNDIALS} - {"adams"}
     if "rosenbrock" not in suggested:
         suits.add("auto")
     if patient.options.method not in suits:
