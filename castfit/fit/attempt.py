@@ -170,6 +170,7 @@ class FitRun:
     tries: int = 0
     rough: float = 0.0
     simulated: tuple[Posed, Array, StagedProblem] | None = None
+    matched: Array | None = None
 
     @property
     def remaining(self) -> float:

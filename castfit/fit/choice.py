@@ -18,6 +18,8 @@ cannot be simulated from the start to its end.
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
@@ -35,6 +37,7 @@ from castfit._support.status import Status
 from castfit._support.time_limit import Stopped
 from castfit.integrate.options import SUNDIALS
 from castfit.solve.gauss_newton import GaussNewton
+from castfit.solve.homotopy import within_bounds
 from castfit.solve.residual_plausibility import suspicious
 from castfit.transcribe.collocation import FIRST_ELEMENTS, Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -63,7 +66,7 @@ PROBE = replace(DOWN, max_iter=40)
 _PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
 _BRIEF = 3, 0.9  # the same where what follows is cheap; 2 to 4 and 0.5 to 0.95 take as long to 3 %, 8 a tenth longer
 _DEAR = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
-_FAR = 10.0  # half mean squares of residuals at which that is no optimum worth the rest; 1 to 30 do as well
+FAR = 10.0  # half mean squares of residuals at which that is no optimum worth the rest; 1 to 30 do as well
 _ALIKE = 1.3  # ratio of prices that predictions cannot tell from one
 _MUCH = 15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
 # are hidden it takes 6 to 14 times as long, and finds what single shooting alone misses in 11 of 24 textbook models
@@ -99,7 +102,28 @@ class Probe:
         return self.by.label
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
-        """Solve; what is given up ends as if no iterations were left."""
+        """Solve; where nothing is found, from the second start as well, and the better end is returned."""
+        began = time.perf_counter()
+        first = self._down(staged, control, warm=warm)
+        lost = first.status in (Status.START_FAILED, Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.EVALUATION_FAILED)
+        if control.second_start is None or not (lost or _poor(staged, first)):
+            return first
+        other = staged.restricted()
+        other.start = within_bounds(other, control.second_start())
+        if not other.evaluate(other.start).cost < staged.evaluate(first.v).cost:
+            return first
+        second = self._down(other, replace(control, max_time=control.max_time - (time.perf_counter() - began)))
+        better = not _poor(staged, second) or staged.evaluate(second.v).cost < staged.evaluate(first.v).cost
+        return replace(
+            second if better else first,
+            iterations=first.iterations + second.iterations,
+            evaluations=dict(Counter(first.evaluations) + Counter(second.evaluations)),
+            failures=dict(Counter(first.failures) + Counter(second.failures)),
+            history=(*first.history, *({**e, "iteration": e["iteration"] + first.iterations} for e in second.history)),
+        )
+
+    def _down(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+        """Go down from the problem's start; what is given up ends as if no iterations were left."""
         lowest: list[float] = []
         given_up, (past, part) = False, self.patience
 
@@ -108,7 +132,7 @@ class Probe:
             if control.callback is not None and control.callback(now):
                 return True
             lowest.append(min([now.cost, *lowest[-1:]]))
-            far = lowest[-1] > _FAR * self.values
+            far = lowest[-1] > FAR * self.values
             given_up = far and len(lowest) > past and lowest[-1] > (1.0 - part) * lowest[-1 - past]
             return given_up
 
@@ -116,6 +140,14 @@ class Probe:
         solution = self.by.solve(staged, replace(control, callback=report) if known else control, warm=warm)
         given_up &= solution.status is Status.STOPPED_BY_CALLBACK
         return replace(solution, status=Status.MAX_ITERATIONS) if given_up else solution
+
+
+def _poor(staged: StagedProblem, solution: Solution) -> bool:
+    """Whether this is no solution that describes the data."""
+    if not solution.status.success:
+        return True
+    at = staged.evaluate(solution.v)
+    return not at.ok or suspicious(staged, at)
 
 
 @dataclass(frozen=True)
@@ -310,7 +342,7 @@ def chosen(
     if workers:
         why = "Single shooting was chosen: its integrations are what workers divide."
         return Choice(single, Probe(prospect.rows) if straight else None, elements if straight else None, why)
-    if not prospect.reached:
+    if not (prospect.reached or straight):
         why = "Collocation was chosen: from the start the model is not simulated to its end."
         return Choice(elements, None, None, why)
     # Where the data are described already, every way is short.

@@ -34,7 +34,7 @@ from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, judge, started_from, with_states
-from castfit.fit.choice import DOWN, Prospect, available_memory, prices, size_of
+from castfit.fit.choice import DOWN, FAR, Prospect, available_memory, prices, size_of
 from castfit.fit.verification import tighter
 from castfit.problem.constraints import ALONG
 from castfit.solve.gauss_newton import GaussNewton
@@ -103,10 +103,10 @@ class Strategy(ABC):
 
         `best` is what searches found so far, `why` says why there is another one.  None if it cannot be tried.
         """
+        run.begins(self.words, f"{why}; now {self.words}")
         started = self.start(run.problem, asked, theta)
         if started is None:
             return None
-        run.begins(self.words, f"{why}; now {self.words}")
         opening = _solvable(run, begin(run, *started, words=self.words)[0])
         if self.probes and run.choice is not None and run.choice.solver is not None:
             opening = replace(opening, solver=run.choice.solver)
@@ -149,7 +149,9 @@ class GrowingHorizons(Strategy):
         scene = scene_of(problem)
         if scene.searched.names != problem.names:
             return None
-        grown, _ = grow(scene, theta, np.inf)
+        grown, _ = grow(scene, theta, np.inf, far=FAR)
+        if grown is None:
+            return None
         found = descend(scene, grown, (np.inf, np.inf), np.inf)
         return (SingleShooting(asked.integrator), found.theta) if np.isfinite(found.cost) else None
 
@@ -191,6 +193,10 @@ class OtherTranscription(Strategy):
     """What follows where the transcription that was chosen first finds nothing."""
 
     words = "collocation"
+
+    def outcome(self, run: FitRun, best: Attempt, asked: Transcription, theta: Array, why: str) -> Attempt | None:
+        """Begin where parameters were matched to the measured states, if they were."""
+        return super().outcome(run, best, asked, theta if run.matched is None else run.matched, why)
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Begin as it says."""
@@ -303,7 +309,7 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     opening, begun = begin(run, asked, theta)
     if run.choice is not None and run.choice.solver is not None:
         down = run.choice.solver if run.retry else DOWN  # what is all must suffice
-        opening = replace(opening, solver=down, second_start=None)
+        opening = replace(opening, solver=down)
     by = opening.solver or run.solver
     run.say(f"{asked.label}, {by.label}: {opening.staged.layout.n_v} variables, {run.problem.n_data} data")
     run.strategies.append(FIRST)
@@ -397,16 +403,16 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
     winner, confirmed = 0, False
     with suppress(Stopped):
         ways, refused = _affordable(run, asked if then is None else then, theta)
-        ways.sort(key=lambda way: not (doubted and isinstance(way, OtherTranscription)))
         for strategy in ways:
             # Where the first search failed, noise that is large may hide an optimum that is not the best one.
             enough = (best.good if status.success else best.clear) and not doubted
             if enough or best.ended or run.remaining <= 0:
                 break
+            known = len(run.strategies)
             now = strategy.outcome(run, best, asked if then is None else then, theta, status.value)
+            tried += run.strategies[known:]
             if now is None:
                 continue
-            tried.append(strategy.words)
             confirmed = status.success and now.confirms(best)
             if strategy.preferred(now, best):
                 best, winner = now, len(tried)
@@ -538,7 +544,8 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     """Transcribe where the start says; a note says what was done otherwise."""
     problem = run.problem
     usable = is_one_of(transcription.states, "data", "smoothed")
-    if usable and has_states(transcription) and _already_fits(run, transcription, theta):
+    fresh = theta is not run.matched  # from there single shooting has begun already
+    if fresh and usable and has_states(transcription) and _already_fits(run, transcription, theta):
         near = with_states(transcription, "simulation")
         return SolveStaging(near, near.transcribe(problem, theta), words), ""
     known = _known(run, theta) if transcription == _PLAIN else None
@@ -547,15 +554,15 @@ def begin(run: FitRun, transcription: Transcription, theta: Array, *, words: str
     staged = known or transcription.transcribe(problem, theta)
     if isinstance(transcription, SingleShooting):
         run.simulated = problem, theta.copy(), staged
-    movable = run.second_start and every_state_measured(problem) and not problem.triggered
+    movable = fresh and run.second_start and every_state_measured(problem) and not problem.triggered
     if not (usable and movable and run.remaining > 0):
         return SolveStaging(transcription, staged, words), ""
 
     def second() -> StagedProblem:
         from castfit.fit.start.matching import matching
 
-        moved = matching(problem, theta, transcription.states, transcription.integrator)
-        return transcription.transcribe(problem, moved)
+        run.matched = matching(problem, theta, transcription.states, transcription.integrator)
+        return transcription.transcribe(problem, run.matched)
 
     numb: tuple[str, ...] = ()
     with suppress(Stopped):  # the solver will notice

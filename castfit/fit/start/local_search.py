@@ -157,21 +157,28 @@ class _Forecast:
 
 
 def grow(
-    scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *, step_control: str = "box"
-) -> tuple[Array, float]:
+    scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
+    step_control: str = "box", far: float = np.inf,
+) -> tuple[Array | None, float]:  # fmt: skip
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
 
-    `horizons` says into how many parts the distinct measured times are divided.
+    `horizons` says into how many parts the distinct measured times are divided.  Nowhere, where one of them ends with a
+    cost of more than `far` a value, in known sigmas.
     """
     rule = _coarse(step_control)
     theta, work, times = start, 0.0, scene.times
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
-        found = _solve(scene.until(end), theta, _PER_HORIZON, seconds / horizons, rule=rule)
+        staged = scene.until(end)
+        found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
         work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
-        if np.isfinite(found.cost):
-            theta = found.theta
+        if not np.isfinite(found.cost):
+            continue
+        theta = found.theta
+        values = sum(np.count_nonzero(chain.row_mask) for chain in staged.layout.chains)
+        if staged.layout.n_groups == 0 and found.cost > far * values:
+            return None, work
     return theta, work
 
 
