@@ -43,6 +43,11 @@ class Status(str, Enum):
         return self in SOLVED
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the user or the clock ended it."""
+        return self in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
+
+    @property
     def sentence(self) -> str:
         """The status in words."""
         return _SENTENCES[self]

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _MAX_REFINEMENTS = 8
 _AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
-_ENDED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _BETTER = 1e-3  # relative difference of the cost
 _DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
 _VIOLATED = 1e-6  # of a constraint's unit
@@ -122,7 +121,7 @@ class Attempt(Solved):
     @property
     def ended(self) -> bool:
         """Whether user or clock ended it."""
-        return self.solution.status in _ENDED
+        return self.solution.status.cut_off
 
     @property
     def plausible(self) -> bool:

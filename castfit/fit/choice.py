@@ -8,11 +8,11 @@
 Measured costs are those of one machine; only their ratios decide, and they are shipped, so that the choice depends on
 neither the machine nor its load.  The memory that is there may only refuse.
 
-Single shooting goes down from the start in a box; where it gets nowhere, or ends where data are not described,
-collocation follows (or multiple shooting, where that is cheaper and data say where the states of nodes begin), and the
-strategies of castfit.fit.strategies.  What follows for little is not waited for: optima at which single shooting
-arrives in time are seen in the first few steps.  Collocation comes first where it costs less, and where the model
-cannot be simulated from the start to its end.
+Single shooting goes down from the start in a box; where it gets nowhere, or ends where data are not described, it does
+so from parameters that are matched to the data, if these say all states; then collocation follows (or multiple
+shooting, where that is cheaper and data say where the states of nodes begin), and the strategies of
+castfit.fit.strategies.  What follows for little is not waited for: optima at which single shooting arrives in time are
+seen in the first few steps.  Collocation comes first where it costs less.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ PROBE = replace(DOWN, max_iter=40)
 _PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
 _BRIEF = 3, 0.9  # the same where what follows is cheap; 2 to 4 and 0.5 to 0.95 take as long to 3 %, 8 a tenth longer
 _DEAR = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
-FAR = 10.0  # half mean squares of residuals at which that is no optimum worth the rest; 1 to 30 do as well
+FAR = 10.0  # half mean squares of residuals, on all data or up to a time, at which that is no optimum worth the rest
+_CLEARLY = 0.75  # part of the lowest cost so far, below which the second start is gone down from; 0.65 to 0.88 do alike
 _ALIKE = 1.3  # ratio of prices that predictions cannot tell from one
 _MUCH = 15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
 # are hidden it takes 6 to 14 times as long, and finds what single shooting alone misses in 11 of 24 textbook models
@@ -89,11 +90,13 @@ class Probe:
 
     values : how many were measured
     patience : iterations in which the cost must fall by this part
+    twice : whether it goes on from the second start, too
     by : how it goes down, and how far at most
     """
 
     values: int
     patience: tuple[int, float] = _PATIENT
+    twice: bool = False
     by: GaussNewton = PROBE
 
     @property
@@ -105,22 +108,16 @@ class Probe:
         """Solve; where nothing is found, from the second start as well, and the better end is returned."""
         began = time.perf_counter()
         first = self._down(staged, control, warm=warm)
-        lost = first.status in (Status.START_FAILED, Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.EVALUATION_FAILED)
-        if control.second_start is None or not (lost or _poor(staged, first)):
+        if not self.twice or control.second_start is None or first.status.cut_off or not _poor(staged, first):
             return first
         other = staged.restricted()
-        other.start = within_bounds(other, control.second_start())
-        if not other.evaluate(other.start).cost < staged.evaluate(first.v).cost:
-            return first
-        second = self._down(other, replace(control, max_time=control.max_time - (time.perf_counter() - began)))
-        better = not _poor(staged, second) or staged.evaluate(second.v).cost < staged.evaluate(first.v).cost
-        return replace(
-            second if better else first,
-            iterations=first.iterations + second.iterations,
-            evaluations=dict(Counter(first.evaluations) + Counter(second.evaluations)),
-            failures=dict(Counter(first.failures) + Counter(second.failures)),
-            history=(*first.history, *({**e, "iteration": e["iteration"] + first.iterations} for e in second.history)),
-        )
+        with suppress(Stopped):  # the next solver will notice
+            other.start = within_bounds(other, control.second_start())
+            if not _cost(other, other.start) < _CLEARLY * _cost(staged, first.v):
+                return first
+            left = control.max_time - (time.perf_counter() - began)
+            return _joined(staged, first, self._down(other, replace(control, max_time=left)))
+        return first
 
     def _down(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Go down from the problem's start; what is given up ends as if no iterations were left."""
@@ -144,10 +141,24 @@ class Probe:
 
 def _poor(staged: StagedProblem, solution: Solution) -> bool:
     """Whether this is no solution that describes the data."""
-    if not solution.status.success:
-        return True
-    at = staged.evaluate(solution.v)
-    return not at.ok or suspicious(staged, at)
+    return not solution.status.success or suspicious(staged, staged.evaluate(solution.v))
+
+
+def _cost(staged: StagedProblem, v: Array) -> float:
+    at = staged.evaluate(v)
+    return at.cost if at.ok else np.inf
+
+
+def _joined(staged: StagedProblem, first: Solution, second: Solution) -> Solution:
+    """Return the better end of two, with what both of them took."""
+    better = not _poor(staged, second) or _cost(staged, second.v) < _cost(staged, first.v)
+    return replace(
+        second if better else first,
+        iterations=first.iterations + second.iterations,
+        evaluations=dict(Counter(first.evaluations) + Counter(second.evaluations)),
+        failures=dict(Counter(first.failures) + Counter(second.failures)),
+        history=(*first.history, *({**e, "iteration": e["iteration"] + first.iterations} for e in second.history)),
+    )
 
 
 @dataclass(frozen=True)
@@ -274,11 +285,11 @@ def prices(prospect: Prospect) -> dict[str, Price]:
     """Predict what fits take, by transcription."""
     costs = measured_costs()
     found: dict[str, Price] = {}
-    for name, (time, memory) in features(prospect).items():
+    for name, (of_time, of_memory) in features(prospect).items():
         kind = name.partition(",")[0]
         iterations = costs["iterations"][kind][prospect.kind]
-        seconds = float(np.dot(costs["seconds"][name], time))
-        found[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], memory)))
+        seconds = float(np.dot(costs["seconds"][name], of_time))
+        found[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], of_memory)))
     return found
 
 
@@ -367,7 +378,8 @@ def chosen(
     near = nodes if nodes is not None and nodes.seconds < max(dear, other.seconds) else None
     then, least = (elements, other) if near is None else (MultipleShooting(), near)
     brief = least.seconds < dear
-    return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT), then, why, back=not brief)
+    twice = prospect.elements <= prospect.steps  # otherwise it takes as long to match parameters as to integrate
+    return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT, twice), then, why, back=not brief)
 
 
 def available_memory() -> float:

@@ -8,12 +8,12 @@ begins
     else as the transcription says, by default at the measured states.
 
 Where it fails, or ends where residuals are far larger than the noise, `STRATEGIES` follow, most of them for what has
-states to start (multiple shooting and collocation); first of all, where states are hidden, ever longer horizons, then
-the transcription that the choice says.  They go on until one ends in a solution that describes the data.  Noise of
-unknown size may be large: then it is enough if the residuals of the first search look like noise, or if another way
-leads to its solution as well.  One of
-another transcription is handed back: the transcription that was asked for starts from its trajectory.  If none does,
-the best of all is the answer; where it costs more than the start, simulated, a box leads down from there.
+states to start (multiple shooting and collocation); first of all, where states are hidden, ever longer horizons, which
+end where one of them does not describe its data; then the transcription that the choice says. They go on until one ends
+in a solution that describes the data. Noise of unknown size may be large: then it is enough if the residuals of the
+first search look like noise, or if another way leads to its solution as well. One of another transcription is handed
+back: the transcription that was asked for starts from its trajectory. If none does, the best of all is the answer;
+where it costs more than the start, simulated, a box leads down from there.
 
 `castfit.estimate` plays the same ones from many points (castfit.drive.search.portfolio.strategies): there a strategy
 only has to lead near an optimum, at the accuracy of a search (`Strategy.lead`).
@@ -160,7 +160,8 @@ class GrowingHorizons(Strategy):
         from castfit.fit.start.local_search import HORIZONS, grow
 
         horizons = int(budget.rng.choice(HORIZONS))
-        return grow(scene, theta, budget.seconds, horizons, step_control=budget.step_control)
+        grown, work = grow(scene, theta, budget.seconds, horizons, step_control=budget.step_control)
+        return theta if grown is None else grown, work
 
 
 class SoftEquations(Strategy):

@@ -13,6 +13,7 @@ from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
 from castfit.fit.choice import PROBE, Price, Probe, Prospect, chosen, features, measured_costs, prices
+from castfit.fit.start import local_search, matching
 from tests.builders import decay_problem, lotka_volterra
 
 SMALL = Prospect(
@@ -112,7 +113,8 @@ def test_dense_blocks_are_dear_where_there_are_many_states():
 
 def test_collocation_comes_first_where_the_start_leads_nowhere():
     lost = replace(SMALL, reached=False)
-    assert isinstance(chosen(lost).first, cf.Collocation)
+    assert isinstance(chosen(lost, straight=False).first, cf.Collocation)
+    assert isinstance(chosen(lost).first, cf.SingleShooting)  # what follows begins with short horizons
     assert isinstance(chosen(SMALL, states=True).first, cf.Collocation)
     assert isinstance(chosen(replace(LARGE), states=True).first, cf.SingleShooting)  # more than 15 times as dear
 
@@ -186,6 +188,60 @@ def test_where_single_shooting_finds_nothing_collocation_follows():
     assert result.described
     probed = [entry["iteration"] for entry in result.history if "try" not in entry]
     assert max(probed) < PROBE.max_iter / 2  # given up where it was held up
+
+
+def test_a_model_that_cannot_be_simulated_to_its_end_is_followed_over_ever_longer_horizons():
+    problem, start = sizes.CASES["cascade"]()  # the logarithm of a state that rounding makes negative
+    result = cf.fit(problem, start=start)
+    assert result.strategies == ("the start", "ever longer horizons")
+    assert result.objective == pytest.approx(-523.087, abs=0.01)  # by collocation: -521.716
+
+
+def test_single_shooting_goes_on_from_parameters_matched_to_the_data():
+    problem, start = sizes.CASES["lotka_volterra_michalik"]()
+    result = cf.fit(problem, start=start)
+    assert result.strategies == ("the start",)
+    assert result.transcription == "single shooting"
+    assert result.described
+    assert [e["iteration"] for e in result.history].count(0) == 1  # told as one search
+    alone = cf.fit(problem, start=start, second_start=False)
+    assert alone.strategies[:2] == ("the start", "multiple shooting")
+    assert alone.chi2 == pytest.approx(result.chi2, rel=1e-4)
+
+
+def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
+    problem, start = sizes.CASES["all states Hastings-Powell"]()
+    begun, matched = [], []
+    transcribe, match = cf.MultipleShooting.transcribe, matching.matching
+
+    def seen(self, posed, theta, *others):
+        begun.append(theta)
+        return transcribe(self, posed, theta, *others)
+
+    monkeypatch.setattr(cf.MultipleShooting, "transcribe", seen)
+    monkeypatch.setattr(matching, "matching", lambda *given: matched.append(match(*given)) or matched[-1])
+    result = cf.fit(problem, start=start)
+    assert result.strategies == ("the start", "multiple shooting")
+    assert len(matched) == 1
+    assert begun[0] is matched[0]
+
+
+def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
+    measured = replace(SMALL, measured=True)
+    assert chosen(measured).solver.twice
+    assert not chosen(replace(measured, elements=10 * measured.steps, points=10 * measured.steps)).solver.twice
+
+
+def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):
+    problem, start = sizes.CASES["goodwin"]()
+    horizons, solve = [], local_search._solve
+    monkeypatch.setattr(
+        local_search, "_solve", lambda staged, *r, **k: horizons.append(staged) or solve(staged, *r, **k)
+    )
+    result = cf.fit(problem, start=start)
+    assert result.described
+    assert "ever longer horizons" in result.strategies
+    assert 1 < len(horizons) < local_search.HORIZONS[-1] / 2
 
 
 def test_a_callback_stops_a_probe_too():

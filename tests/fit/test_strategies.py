@@ -63,7 +63,7 @@ def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkey
     """Ever longer horizons take many times as long as the fit."""
     prepared = []
     grow = local_search.grow
-    monkeypatch.setattr(local_search, "grow", lambda *given: prepared.append(given) or grow(*given))
+    monkeypatch.setattr(local_search, "grow", lambda *given, **how: prepared.append(given) or grow(*given, **how))
     problem = epidemic()
     assert cf.fit(problem, method).message.startswith(SUIT.rstrip("."))
     assert not prepared
