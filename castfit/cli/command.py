@@ -74,12 +74,19 @@ def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def write_results(arguments: argparse.Namespace, record: Any, found: Any) -> None:
-    """Write what was asked for by --json, --plot and --save."""
+    """Write what was asked for by --json, --plot, --save and --petab."""
     write_json(record, arguments.json)
     if arguments.plot:
         found.plot(arguments.plot)
     if arguments.save:
         found.save(arguments.save)
+    if getattr(arguments, "petab", None):
+        from castfit.formats import petab as petab
+
+        folder = Path(arguments.petab)
+        folder.mkdir(parents=True, exist_ok=True)
+        petab.save_parameters(found, folder / "parameters.tsv", like=arguments.name)
+        petab.save_simulations(folder / "simulations.tsv", arguments.name, found)
 
 
 def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
@@ -117,6 +124,11 @@ def check_outputs(arguments: argparse.Namespace) -> None:
             mistakes.append(f"'{file}' cannot be written; give a file in a folder that exists and is yours")
         if name == "plot" and path.suffix.removeprefix(".").lower() not in _pictures():
             mistakes.append(f"'{file}' has no ending that is a format of pictures; choose .png, .svg or .pdf")
+    folder = getattr(arguments, "petab", None)
+    if folder and Path(folder).exists() and not Path(folder).is_dir():
+        mistakes.append(f"'{folder}' is a file; give a folder for the tables")
+    if folder and not getattr(arguments, "name", "").endswith(PETAB_FILES):
+        mistakes.append("--petab writes tables like those of a PEtab problem; give its YAML file, or use --save")
     check("output", mistakes)
 
 
@@ -147,6 +159,8 @@ def literal(text: str) -> Any:
         return text
 
 
+PETAB_FILES = (".yaml", ".yml")
+
 OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "starts": (int, "N", "number of starts"),
     "seed": (int, "N", "of everything that is random"),
@@ -167,6 +181,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "html": (str, "FILE", "write the table as a page"),
     "json": (str, "FILE", "write what was found as JSON; - is standard output"),
     "csv": (str, "FILE", "write the rows as a table"),
+    "petab": (str, "FOLDER", "of a PEtab problem: write parameters.tsv with the estimates, and simulations.tsv"),
     "save": (str, "FILE", "write the whole result; castfit.Result.load reads it"),
     "plot": (str, "FILE", "write a figure; the ending decides on the format"),
 }

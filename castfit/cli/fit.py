@@ -187,12 +187,13 @@ COMMAND = Command(
     "fit",
     "fit one problem, and compare with its reference optimum if it has one",
     _fit,
-    {"json": None, "plot": None, "save": None, "max_time": math.inf, "seed": 0},
+    {"json": None, "plot": None, "save": None, "petab": None, "max_time": math.inf, "seed": 0},
     _configure,
     (
         "castfit fit stat5 --plot stat5.png",
         "castfit fit calcium --transcription multiple --intervals 25 --start random --rng 3",
         "castfit fit decay.py --save decay.json",
+        "castfit fit problem.yaml --petab found",
         "castfit fit notorious --option mu=20 --start p=100 --transcription collocation",
     ),
 )

@@ -63,14 +63,14 @@ def _told(arguments: argparse.Namespace, source: Source, found: Any, more: Calla
 
 _STARTS = {
     "starts": 20, "seed": 0, "workers": 1, "max_time": math.inf, "fit_max_time": 60.0,
-    "json": None, "save": None, "plot": None,
+    "json": None, "save": None, "petab": None, "plot": None,
 }  # fmt: skip
 ESTIMATE = Command(
     "estimate",
     "find the best parameters without choosing a method, and say how sure that is",
     _estimate,
-    {"json": None, "save": None, "plot": None, "max_time": 60.0, "seed": 0, "workers": 1},
-    examples=("castfit estimate bellman", "castfit estimate problem.yaml --max-time 120 --seed 3 --save best.json"),
+    {"json": None, "save": None, "petab": None, "plot": None, "max_time": 60.0, "seed": 0, "workers": 1},
+    examples=("castfit estimate bellman", "castfit estimate problem.yaml --max-time 120 --seed 3 --petab found"),
 )
 MULTISTART = Command(
     "multistart",

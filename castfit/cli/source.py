@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import InputError, check, suggest
-from castfit.cli.command import assignments, literal
+from castfit.cli.command import PETAB_FILES, assignments, literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from castfit.problems import Benchmark, Reference
 
 _DEFAULT = "problem"
-_PETAB = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def load(name: str, options: Sequence[str]) -> Source:
     path, wanted = _split(name)
     if path is not None:
         check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
-        return _of_petab(path) if path.suffix in _PETAB else _of_file(path, wanted)
+        return _of_petab(path) if path.suffix in PETAB_FILES else _of_file(path, wanted)
     from castfit.drive.search.compare.benchmarks import recommended
 
     benchmark = _benchmark(name, options)
@@ -100,7 +99,7 @@ def _benchmark(name: str, options: Sequence[str]) -> Benchmark:
 
 def _split(name: str) -> tuple[Path | None, str]:
     """Return a file, and the name of what it defines; None if a name is none of a file."""
-    if name.endswith((".py", *_PETAB)):
+    if name.endswith((".py", *PETAB_FILES)):
         return Path(name), _DEFAULT
     path, mark, wanted = name.rpartition(".py:")
     return (Path(f"{path}.py"), wanted or _DEFAULT) if mark else (None, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -125,8 +126,19 @@ def test_a_petab_problem_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     path = write(tmp_path)
     assert load(str(path), []).starts["reference"] == pytest.approx({"k": 0.4})
-    assert cli.main(["fit", str(path), "--transcription", "single", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["success"]
+    found = str(tmp_path / "found")
+    assert cli.main(["fit", str(path), "--transcription", "single", "--json", "-", "--petab", found]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["success"]
+    head, row = (tmp_path / "found" / "parameters.tsv").read_text().splitlines()
+    k = float(dict(zip(head.split("\t"), row.split("\t"), strict=True))["nominalValue"])
+    assert k == result["parameters"]["k"]
+    head, *rows = (tmp_path / "found" / "simulations.tsv").read_text().splitlines()
+    at = [float(row.split("\t")[head.split("\t").index("simulation")]) for row in rows]
+    assert at == pytest.approx([2 * math.exp(-k * t) for t in (1, 2, 4)], rel=1e-6)
+    for name, folder, why in ((str(path), str(path), "is a file"), ("bellman", found, "give its YAML file")):
+        assert cli.main(["fit", name, "--petab", folder]) == 2
+        assert why in capsys.readouterr().err
     (tmp_path / "conditions.tsv").unlink()
     assert cli.main(["fit", str(path)]) == 2
     assert "conditions.tsv: there is no such file" in capsys.readouterr().err

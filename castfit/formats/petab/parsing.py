@@ -69,7 +69,8 @@ class _Parser:
             if self.next
             else "it ends early"
         )
-        return FormulaError(f"'{self.text}' cannot be read: {seen}")
+        fix = "; write powers as a ^ b" if "**" in self.text else ""
+        return FormulaError(f"'{self.text}' cannot be read: {seen}{fix}")
 
     def advance(self) -> str:
         """Go on to the next token; return the present one."""
