@@ -202,6 +202,7 @@ class _TriggerWatch:
         marks = np.unique(marks)
         self._look(t, x)
         due = [i for i, held in enumerate(self.held) if held and self.triggers[i].at_start]
+        later: list[int] = []
         while True:
             look()  # where nothing is to be integrated, nothing else does
             if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
@@ -214,8 +215,9 @@ class _TriggerWatch:
                     x = crossing.values(x, table.e, self._inputs(t)[0])
                     due = [*self._made_true(before, self._all(t, x)), *due]
                 done += 1
-            x = self._from_node(due, t, x)
+            x = self._from_node([*due, *later], t, x)
             x = self._happen(due, t, x)  # after what is known, as everywhere
+            x = self._happen([i for i in later if self.triggers[i].truth is None or self.held[i]], t, x)
             if t >= self.end:
                 return
             b = float(min(t + ahead, marks[np.searchsorted(marks, t, side="right")]))
@@ -223,9 +225,9 @@ class _TriggerWatch:
             if reached is None:  # the integration itself will say why
                 return
             passed, there, x, z = reached
-            due = self._passed(passed)
+            due, later = self._passed(passed)
             # What lies behind an event was integrated in vain.
-            ahead = min(most, max(_BEYOND * (there - t if due else ahead), _LEAST * self.usual))
+            ahead = min(most, max(_BEYOND * (there - t if due or later else ahead), _LEAST * self.usual))
             t = there
 
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
@@ -340,9 +342,9 @@ class _TriggerWatch:
                 found.append(i)
         return found
 
-    def _passed(self, passed: Sequence[_Zero]) -> list[int]:
-        """Return what happens where differences pass zero."""
-        found: list[int] = []
+    def _passed(self, passed: Sequence[_Zero]) -> tuple[list[int], list[int]]:
+        """Return what happens where differences pass zero: what is true there, and what is true right after it."""
+        there, later = list[int](), list[int]()
         for i in dict.fromkeys(zero.trigger for zero in passed):
             trigger, old = self.triggers[i], self.signs[self._of[i]].copy()
             between, new = old.copy(), old.copy()
@@ -352,13 +354,15 @@ class _TriggerWatch:
             self.signs[self._of[i]] = new
             if trigger.truth is None:
                 if old[0] != 0.0 and trigger.direction * old[0] <= 0:
-                    found.append(i)
+                    there.append(i)
                 continue
             held, self.held[i] = self.held[i], self._holds(i, new)
-            there = self._holds(i, between)
-            if (there and not held) or (self.held[i] and not there):
-                found.append(i)
-        return found
+            at_zero = self._holds(i, between)
+            if at_zero and not held:
+                there.append(i)
+            elif self.held[i] and not at_zero:
+                later.append(i)
+        return there, later
 
     # Where differences pass zero
 

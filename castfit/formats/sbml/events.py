@@ -175,17 +175,26 @@ def _merged(events: Sequence[_At]) -> list[_At]:
 
 
 def _together(events: Sequence[_At]) -> _At:
-    """Return events of one time as one."""
-    ordered = any(event.priority is not None for event in events)
+    """Return events of one time as one: first those that are true at that very time, then those that are after it."""
     changes: dict[str, tuple[ca.SX, ca.SX]] = {}
-    for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
-        now = dict(event.changes)
-        if ordered and not event.at_trigger and changes:
-            old = ca.vertcat(*(s for s, _ in changes.values()))
-            new = ca.vertcat(*(ca.SX(v) for _, v in changes.values()))
-            now = {s: ca.substitute([ca.SX(v)], [old], [new])[0] for s, v in now.items()}
-        changes |= {s.name(): (s, v) for s, v in now.items()}
+    for after in (True, False):
+        ordered = any(event.priority is not None for event in events if event.after is after)
+        known = dict(changes)  # what is triggered later sees it
+        now: dict[str, tuple[ca.SX, ca.SX]] = {}
+        for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
+            if event.after is after:
+                seen = known | now if ordered and not event.at_trigger else known
+                now |= {s.name(): (s, _seeing(v, seen)) for s, v in event.changes.items()}
+        changes |= now
     return _At(events[0].time, dict(changes.values()), any(event.after for event in events))
+
+
+def _seeing(value: ca.SX, changes: Mapping[str, tuple[ca.SX, ca.SX]]) -> ca.SX:
+    """Return a value after changes."""
+    if not changes:
+        return value
+    old, new = ca.vertcat(*(s for s, _ in changes.values())), ca.vertcat(*(ca.SX(v) for _, v in changes.values()))
+    return ca.substitute([ca.SX(value)], [old], [new])[0]
 
 
 def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:

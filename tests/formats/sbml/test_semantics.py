@@ -143,7 +143,7 @@ def test_what_two_events_set_at_once_has_the_value_of_one():
 
 
 def test_events_at_one_time_exchange_values_at_once():
-    out = of("a = 1; b = 2; at time >= 2: a = b; at time > 1.5 + 0.5: b = a")
+    out = of("a = 1; b = 2; at time >= 2: a = b; at time >= 1.5 + 0.5: b = a")
     np.testing.assert_array_equal(out["a"], np.where(T >= 2, 2.0, 1.0))
     np.testing.assert_array_equal(out["b"], np.where(T >= 2, 1.0, 2.0))
 
@@ -660,6 +660,17 @@ def test_a_value_at_the_very_time_of_a_cascade_is_told_by_its_cause(sign, there,
 def test_a_value_at_the_time_of_a_clock_is_told_by_its_comparison(trigger, there):
     out = of(f"x' = 1; x = 0; n = 0; y = 0; at time > 1: n = 1; at {trigger}: y = y + 1", times=[0.0, 2.0, 3.0])
     np.testing.assert_array_equal(out["y"], [0.0, there, 1.0])
+
+
+@pytest.mark.parametrize("also", ["", " && y > 0", " && x > 1"])
+@pytest.mark.parametrize("order", ["", ", priority = 5"])
+def test_what_is_true_at_a_time_comes_before_what_is_true_after_it(also, order):
+    """z = y + 1 = 2 at t = 2, y = z + 1 = 3 right after it, where that is still true."""
+    text = f"x' = 1; x = 0; y = 1; z = 0; w = 0; at time > 2{order}: y = z + 1; at time >= 2{also}: z = y + 1"
+    out = of(text, times=[1.0, 2.5])
+    np.testing.assert_array_equal([out["y"], out["z"]], [[1.0, 3.0], [0.0, 2.0]])
+    out = of(f"x' = 1; x = 0; y = 1; z = 0; at time > 2 && z < 1: y = 9; at time >= 2{also}: z = 2", times=[1.0, 2.5])
+    np.testing.assert_array_equal(out["y"], [1.0, 1.0])
 
 
 def test_a_formula_without_otherwise_has_no_value_where_nothing_is_said():
