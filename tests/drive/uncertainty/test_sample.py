@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_bands_and_pictures(known, tmp_path):
 def test_an_unknown_sigma_is_integrated_over():
     """The posterior of regression with 1 / sigma beforehand: Student's t, and sigma^2 inverse chi2, n - 2 degrees."""
     result = cf.fit(line(), SINGLE)
-    found = cf.sample(result, draws=2000, chains=2, rng=3)
+    found = cf.sample(result, draws=8000, chains=2, rng=3)
     dof = T.size - 2
     of_t = np.array([(v - result.values[n]) / result.standard_errors[n] for n, v in found.values.items()])
     for column in of_t:
@@ -124,10 +125,60 @@ def test_constraints_and_bounds_hold():
 
 def test_workers_make_no_difference(two_workers):
     result = cf.fit(decay_problem(), SINGLE)
-    here, there = (cf.sample(result, draws=30, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))
+    here, there = (cf.sample(result, draws=80, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))
     assert np.array_equal(here.chain, there.chain)
     assert here.evaluations == there.evaluations
     assert "NOT converged" in str(here)
+
+
+def test_a_default_run_goes_on_until_it_has_converged_as_one_longer_run_does():
+    result = cf.fit(line(sigma=0.1), SINGLE)
+    states = []
+    found = cf.sample(result, chains=2, walkers=4, rng=1, callback=lambda now: states.append(now.draws))
+    assert found.converged, found.sentence
+    assert len(found.thetas) == 4000  # 750 steps of 8 walkers and no more
+    assert states == [3000, 6000]
+
+
+def test_going_on_from_a_state_is_one_longer_run(monkeypatch):
+    result = cf.fit(decay_problem(), SINGLE)
+    monkeypatch.setattr(module, "_DRAWS", 40)
+    monkeypatch.setattr(module, "_DOUBLED", 2)
+    rounds = cf.sample(result, chains=2, walkers=4, rng=1)  # 8 steps, then 16, then 32
+    whole = cf.sample(result, chains=2, walkers=4, rng=1, draws=8 * 21, tune=11)
+    assert np.array_equal(rounds.chain, whole.chain)
+    assert rounds.accepted == whole.accepted
+    assert rounds.evaluations == whole.evaluations
+    assert "NOT converged" in str(rounds)
+
+
+def test_ten_walkers_do_for_twelve_quantities():
+    """The posterior of twelve constants, each with a datum of its own and all of them with their sum."""
+    x, *k = cf.symbols(["x", *(f"k{i}" for i in range(12))])
+    outputs = {f"y{i}": p * x for i, p in enumerate(k)} | {"sum": sum(k) * x}
+    model = cf.Model({x: 0 * x}, parameters=k, outputs=outputs)
+    data = {name: [1.0] for name in outputs} | {"sum": [12.0]}
+    experiment = cf.Experiment(data, time=[1.0], sigma=0.1, initial={"x": 1.0})
+    result = cf.fit(cf.Problem(model, experiment, parameters={p.name(): 1.0 for p in k}), SINGLE)
+    found = cf.sample(result, rng=4)
+    assert found.converged, found.sentence
+    effective = min(found.effective.values())
+    error = np.array(list(result.standard_errors.values()))
+    spread = found.thetas.std(axis=0) / error
+    assert spread == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))
+    summed = found.thetas.sum(axis=1)
+    assert summed.mean() == pytest.approx(12.0, abs=4 * 0.1 / np.sqrt(effective))
+    assert summed.std() == pytest.approx(0.1 * np.sqrt(12 / 13), rel=4 / np.sqrt(2 * effective))
+
+
+def test_walkers_that_stay_where_they_began_have_not_converged(known):
+    """Ensembles agree where each holds the same share of two modes; single walkers do not."""
+    modes = np.where(np.arange(20) % 2, 5.0, -5.0)[:, None, None]
+    chain = modes + np.random.default_rng(0).standard_normal((20, 300, 2))
+    stuck = dataclasses.replace(known, chain=chain, chains=2)
+    assert max(stuck.r_hat.values()) <= 1.01
+    assert not stuck.converged
+    assert "R-hat of single walkers" in stuck.sentence
 
 
 def test_time_and_callback_leave_what_there_is():

@@ -22,8 +22,10 @@ from castfit.result.residuals import groups
 from castfit.result.result import Result
 
 _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
+_FORGOTTEN = 1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
 _ENOUGH = 400  # effective draws, from which means and limits are worth reading
 _TAILS = 0.05, 0.95  # between which draws are no tails; ArviZ 1 has no default
+_LONGER = "let it run longer: raise draws or max_time"
 _LEAST = 4  # steps, without which there is no R-hat
 
 
@@ -42,6 +44,8 @@ class SampleResult(DrawsResult):
         The logarithm of the posterior of theta, up to a constant.
     sigma_draws : dict
         Unknown standard deviations that were eliminated, (walkers, steps) each.
+    chains : int
+        Ensembles of walkers, which know nothing of each other; as many rows of `chain` each.
     accepted : float
         Share of the proposals that were accepted.
     evaluations : int
@@ -55,7 +59,7 @@ class SampleResult(DrawsResult):
     --------
     >>> import castfit as cf
     >>> result = cf.fit(cf.problems.load("bellman").problem)
-    >>> drawn = cf.sample(result, draws=40, chains=2, tune=5)
+    >>> drawn = cf.sample(result, draws=80, chains=2, tune=5)
     >>> drawn.converged
     False
     >>> lower, upper = drawn.confidence_intervals(0.9)["k1"]
@@ -65,6 +69,7 @@ class SampleResult(DrawsResult):
     chain: Array
     log_density: Array
     sigma_draws: Mapping[str, Array]
+    chains: int
     accepted: float
     evaluations: int
     message: str
@@ -76,19 +81,19 @@ class SampleResult(DrawsResult):
         result: Result,
         ensembles: Sequence[Any],
         chains: int,
-        steps: int,
         tune: int,
         stopped: Status | None,
         trouble: Sequence[str],
         seconds: float,
     ) -> SampleResult:
-        """Put the chains together, as far as all of them have come."""
+        """Put the chains together, as far as all of them have come, without the first `tune` steps."""
         n, labels = len(result.names), list(result.sigmas)
         done = min((len(e.thetas) for e in ensembles), default=0)
-        parts = [e.thetas[:done].transpose(1, 0, 2) for e in ensembles]
+        kept = slice(tune, done)
+        parts = [e.thetas[kept].transpose(1, 0, 2) for e in ensembles]
         chain = np.concatenate(parts) if parts else np.empty((0, 0, n))
-        heights = np.concatenate([e.logs[:done].T for e in ensembles]) if parts else np.empty((0, 0))
-        likely = [e.sigmas[:done].transpose(1, 0, 2) for e in ensembles]
+        heights = np.concatenate([e.logs[kept].T for e in ensembles]) if parts else np.empty((0, 0))
+        likely = [e.sigmas[kept].transpose(1, 0, 2) for e in ensembles]
         sigma = np.concatenate(likely) if parts else np.empty((0, 0, len(labels)))
         sizes = _group_sizes(result)
         rng = np.random.default_rng(0)  # for what only depends on the draws
@@ -96,13 +101,14 @@ class SampleResult(DrawsResult):
             name: sigma[:, :, g] * np.sqrt(sizes[g] / rng.chisquare(sizes[g], sigma.shape[:2]))
             for g, name in enumerate(labels)
         }
-        whole = f"{chains} chains of {parts[0].shape[0] if parts else 0} walkers, {done} steps each after {tune}."
+        walkers = parts[0].shape[0] if parts else 0
+        whole = f"{chains} chains of {walkers} walkers, {done - tune} steps each after {tune}."
         short = f" {len(ensembles)} chains came to an end." if len(ensembles) < chains else ""
         said = [STOPS[stopped]] if stopped else []
-        accepted = float(np.mean([e.accepted for e in ensembles])) if parts else np.nan
+        accepted = float(np.mean([e.moved[kept].mean() for e in ensembles])) if done > tune else np.nan
         evaluations = sum(e.evaluations for e in ensembles)
         message = " ".join([*said, whole + short, *trouble])
-        return cls(result, chain, heights, drawn, accepted, evaluations, message, seconds)
+        return cls(result, chain, heights, drawn, len(ensembles), accepted, evaluations, message, seconds)
 
     @property
     def thetas(self) -> Array:
@@ -118,7 +124,8 @@ class SampleResult(DrawsResult):
     def inference_data(self) -> Any:
         """ArviZ's InferenceData (a DataTree from its version 1 on), with the groups posterior and sample_stats.
 
-        Every walker is a chain there; natural values by name, with the sigmas that were eliminated.
+        Every walker is a chain there; natural values by name, with the sigmas that were eliminated.  ArviZ's own R-hat
+        compares these short chains, not the ensembles, and is the greater for it.
         """
         arviz = _arviz()
         shape = self.chain.shape[:2]
@@ -130,34 +137,47 @@ class SampleResult(DrawsResult):
 
     @cached_property
     def r_hat(self) -> dict[str, float]:
-        """Of each quantity, how much more chains differ than they scatter: 1 where they agree (rank-normalised)."""
-        return self._diagnosed("rhat")
+        """Of each quantity, how much more chains differ than they scatter: 1 where they agree (rank-normalised).
+
+        All walkers of an ensemble count as one chain, step by step [Margossian et al. 2024]: walkers are many, and each
+        too short to tell its mean from the others'.
+        """
+        each = len(self.chain) // max(self.chains, 1)
+        ensembles = (self.chain[i * each : (i + 1) * each].swapaxes(0, 1) for i in range(self.chains))
+        return self._diagnosed([e.reshape(-1, len(self.names)) for e in ensembles], "rhat")
+
+    @cached_property
+    def r_hat_of_walkers(self) -> dict[str, float]:
+        """Of each quantity, the same among single walkers: sqrt(1 + 1/N) where each has made 2 N independent draws."""
+        return self._diagnosed(self.chain, "rhat")
 
     @cached_property
     def effective(self) -> dict[str, float]:
         """Of each quantity, how many independent draws they are worth, in the middle or in the tails: the less."""
-        bulk, tail = self._diagnosed("ess", method="bulk"), self._diagnosed("ess", method="tail", prob=_TAILS)
+        bulk = self._diagnosed(self.chain, "ess", method="bulk")
+        tail = self._diagnosed(self.chain, "ess", method="tail", prob=_TAILS)
         return {name: min(bulk[name], tail[name]) for name in self.names}
 
-    def _diagnosed(self, what: str, **options: Any) -> dict[str, float]:
+    def _diagnosed(self, chains: Sequence[Array] | Array, what: str, **options: Any) -> dict[str, float]:
+        """Return a diagnosis of ArviZ for each quantity, of chains (chains, steps, n)."""
         if self.chain.shape[1] < _LEAST:
             return dict.fromkeys(self.names, np.nan)
-        arviz = _arviz()
-        function = getattr(arviz, what)
-        return {n: float(function(self.chain[:, :, j], **options)) for j, n in enumerate(self.names)}
+        function = getattr(_arviz(), what)
+        return {n: float(function(np.stack([c[:, j] for c in chains]), **options)) for j, n in enumerate(self.names)}
 
     @property
     def converged(self) -> bool:
-        """Whether chains agree, and hold enough independent draws."""
+        """Whether ensembles agree, walkers have left where they began, and there are enough independent draws."""
         agree = all(r <= _ALIKE for r in self.r_hat.values())
-        return agree and all(e >= _ENOUGH for e in self.effective.values())
+        moved = all(r <= _FORGOTTEN for r in self.r_hat_of_walkers.values())
+        return agree and moved and all(e >= _ENOUGH for e in self.effective.values())
 
     @property
     def sentence(self) -> str:
         """Whether the draws can be relied on, in words."""
         if not np.isfinite(list(self.r_hat.values())).all():
-            return "There are too few steps to say anything about convergence; raise draws or max_time."
-        worst = max(self.r_hat, key=lambda n: self.r_hat[n])
+            return f"There are too few steps to say anything about convergence; {_LONGER}."
+        worst, slow = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))
         least = min(self.effective, key=lambda n: self.effective[n])
         agree = f"R-hat is at most {self.r_hat[worst]:.3f}"
         enough = f"at least {self.effective[least]:.0f} effective draws"
@@ -165,9 +185,12 @@ class SampleResult(DrawsResult):
             return f"Converged: {agree} ({worst}), {enough} ({least})."
         if self.r_hat[worst] > _ALIKE:
             said = f"NOT converged: R-hat is {self.r_hat[worst]:.3f} for {worst}, above {_ALIKE}: chains disagree"
-            return f"{said}. Do not use these draws; raise draws and tune."
+            return f"{said}. Do not use these draws; {_LONGER}."
+        if self.r_hat_of_walkers[slow] > _FORGOTTEN:
+            said = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slow]:.2f} for {slow}"
+            return f"{said}, above {_FORGOTTEN}: they may not have left where they began; {_LONGER}."
         few = f"only {self.effective[least]:.0f} effective draws of {least}, fewer than {_ENOUGH}"
-        return f"NOT converged: chains agree, but there are {few}; raise draws."
+        return f"NOT converged: chains agree, but there are {few}; {_LONGER}."
 
     @renamed(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
