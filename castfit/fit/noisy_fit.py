@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
 
-_STILL, _SLOW = 1e-4, 5e-3  # in log L: what a refinement may still move it by; where halving gains little, more
-_GAIN = 6.0  # times less is moved at each halving where that pays: 16 for linear models, 2 for others far on
+_STILL, _SLOW = 1e-4, 5e-3  # in log L, of one experiment: what is left to move; where halving gains little, was moved
+_GAIN, _BEST_GAIN = 6.0, 16.0  # times less is moved at each halving where that pays; for linear models (order 4)
 _LEVELS = 10  # refinements
 _ROUGH = 1.0  # in log L: stages that are refined before anything is estimated
 _ITERATIONS, _HALVINGS, _POLISH = 200, 15, 6
@@ -40,6 +40,7 @@ _ACCEPTED = 1e-4  # gain still promised where rounding ends the search
 _LONGEST = 1.5  # step of a logarithm
 _FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
 _WIDEST = 0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
+_NOTHING = 1e-3  # curvature along a logarithm of which nothing is known: 30 is its standard error
 _SINGULAR = 1e-9  # least eigenvalue of the curvature, scaled by its diagonal
 _GUESS = 0.1  # of the size of the data: where an unknown sigma begins
 
@@ -123,6 +124,8 @@ class _Climb:
         out, starts = np.empty((at.y.size, at.y.size)), [mode.start for mode in at.modes]
         for j, width in enumerate(widths.tolist()):
             ends: list[tuple[float, Array]] = []
+            if self.halted():
+                return np.full(out.shape, np.nan)
             for sign in (1.0, -1.0):
                 y = at.y.copy()
                 y[j] = np.clip(y[j] + sign * width, self.lower[j], self.upper[j])
@@ -209,11 +212,29 @@ class _Climb:
         return at, hessian, Status.CONVERGED if promised < _FLAT else Status.ACCEPTABLE
 
     def covariance(self, at: PathEvaluation, hessian: Array) -> Array:
-        """Return the covariance of y, NaN for what a bound holds, or all of it where the likelihood is flat."""
-        out, free = np.full(hessian.shape, np.nan), self.free(at)
-        if definite(hessian[np.ix_(free, free)]):
-            out[np.ix_(free, free)] = np.linalg.inv(hessian[np.ix_(free, free)])
+        """Return the covariance of y, NaN for what a bound holds or is flat, or all of it where there is none."""
+        out, known = np.full(hessian.shape, np.nan), self.free(at) & ~self.flat(at, hessian)
+        own = np.ix_(known, known)
+        if definite(hessian[own]):
+            out[own] = np.linalg.inv(hessian[own])
         return out
+
+    def flat(self, at: PathEvaluation, hessian: Array) -> Mask:
+        """Tell which logarithms leave the likelihood as it is, to rounding, however near to 0 they bring a quantity."""
+        free = self.free(at)
+        if definite(hessian[np.ix_(free, free)]):
+            return np.zeros(free.size, dtype=np.bool_)
+        return free & self.log & (np.abs(np.diag(hessian)) < _NOTHING)
+
+    def fine(self, before: float, now: float, experiments: int) -> bool:
+        """Tell whether stages are fine enough, by what the last two refinements moved log L by.
+
+        What n experiments leave counts beside standard errors that shrink with sqrt(n).
+        """
+        ratio = abs(before) / abs(now) if now else np.inf
+        if ratio <= _GAIN:
+            return abs(now) < _SLOW * np.sqrt(experiments)
+        return abs(now) < _STILL * np.sqrt(experiments) * (min(ratio, _BEST_GAIN) - 1.0)
 
     def bands(self, likelihood: PathLikelihood, at: PathEvaluation) -> PathBands:
         """Return what tells how wide the bands of the path are."""
@@ -288,7 +309,7 @@ def fit_noisy(
                 if not np.isfinite(refined):
                     break
                 found, likelihood = there, finer
-                if abs(refined) < (_STILL if abs(before) > _GAIN * abs(refined) else _SLOW):
+                if search.fine(before, refined, len(likelihood.chains)):
                     break
             if status.success:
                 found, hessian, status = search.polished(likelihood, found, bend)
@@ -297,7 +318,8 @@ def fit_noisy(
             variances = search.bands(likelihood, found).variances(search.covariance(found, hessian))
             status = status if variances else search.stopped or status
     where = found.failure and f" No path was found in '{found.failure}' from there."
-    parts = [status.sentence + (where if not found.modes else ""), *_remarks(search, found, hessian, status, refined)]
+    parts = [status.sentence + (where if not found.modes else ""), 
+             *_remarks(search, found, hessian, status, refined, len(likelihood.chains))]  # fmt: skip
     if not found.modes:
         parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
     return _result(problem, likelihood, found, hessian, search, variances, names=names, status=status, refined=refined,
@@ -309,6 +331,8 @@ def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEv
     found = search.evaluate(likelihood, y, None)
     refined = np.nan
     for _ in range(_LEVELS):
+        if search.halted():
+            break
         finer = likelihood.divided(2.0)
         starts = finer.starts_from(likelihood, found) if found.modes else None
         there = search.evaluate(finer, y, starts)
@@ -319,15 +343,17 @@ def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEv
     return found, likelihood, refined
 
 
-def _remarks(search: _Climb, at: PathEvaluation, hessian: Array, status: Status, refined: float) -> list[str]:
+def _remarks(
+    search: _Climb, at: PathEvaluation, hessian: Array, status: Status, refined: float, experiments: int
+) -> list[str]:
     """Say what a user should know of the end."""
     found: list[str] = []
     if not at.modes or not status.success:
         return found
-    free = search.free(at)
-    if free.any() and not definite(hessian[np.ix_(free, free)]):
+    known = search.free(at) & ~search.flat(at, hessian)
+    if known.any() and not definite(hessian[np.ix_(known, known)]):
         found.append("The likelihood is flat in some direction, so that there are no standard errors: fix a quantity.")
-    if not abs(refined) < _SLOW:
+    if not abs(refined) < _SLOW * np.sqrt(experiments):
         found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
     return found
 
@@ -345,6 +371,7 @@ def _result(
     if status.success:
         slope = np.where(search.log, np.exp(np.where(search.log, at.y, 0.0)), 1.0)
         covariance = search.covariance(at, hessian) * np.outer(slope, slope)
+        np.fill_diagonal(covariance, np.where(search.flat(at, hessian), np.inf, np.diag(covariance)))
     tracks, innovations = dict[str, PathTrack](), dict[str, Innovations]()
     for i, (each, mode) in enumerate(zip(likelihood.chains, at.modes, strict=False)):
         condition, values = each.chain.condition, each.chain.condition.points.values

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
 
 _FALL = 0.5  # of log L, at one standard deviation
-_TRIES, _FURTHER = 6, 10.0  # on each side; how much further the next one may be
-_FIRST = 1e-3  # of a quantity that a bound holds: where the search for its width begins
+_TRIES, _FURTHER = 12, 10.0  # on each side; how much further the next one may be
+_UNSEEN, _LEAP = 1e-4, 1e6  # fall that is none: the square of an intensity of 1e-18 is many of these from what matters
+_FIRST = 1e-3  # of a quantity that a bound holds or that may be 0: where the search for its width begins
 _NEAR = 1.5  # how far off a width may be: what is found there grows as its square
 
 
@@ -43,7 +44,7 @@ class PathBands:
     def variances(self, covariance: Array) -> list[Array] | None:
         """Return the variances of all outputs at all nodes, (N, n_out) per experiment; None where time ended.
 
-        covariance : of y, (n_y, n_y); NaN for what a bound holds, or all of it
+        covariance : of y, (n_y, n_y); NaN for what a bound holds, what may be 0, or all of it
         """
         own = self._tracks(self.at)
         total = [d**2 for _, d in own]
@@ -72,7 +73,7 @@ class PathBands:
                 return (length, 1.0, there) if np.any(y != self.at.y) else None
             if there.modes and 1.0 / _NEAR < fall < _NEAR:
                 return length / fall, fall, there
-            length *= min(1.0 / fall, _FURTHER) if there.modes else 0.5
+            length *= min(1.0 / fall, _FURTHER if fall > _UNSEEN else _LEAP) if there.modes else 0.5
         return None
 
     def _tracks(self, there: PathEvaluation) -> list[tuple[Array, Array]]:

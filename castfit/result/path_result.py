@@ -141,6 +141,8 @@ class LaplaceCheck:
     draws: int
 
     def __str__(self) -> str:
+        if not np.isfinite(self.log_likelihood):
+            return "Laplace's approximation was not tested: its likelihood is not a number at these estimates."
         share = f"{100 * self.effective_share:.0f} % of {self.draws} draws are effective"
         shift = f"log L = {self.log_likelihood:.3f} ± {self.standard_error:.2g} without the approximation"
         if self.effective_share < _DOUBTED:
@@ -165,7 +167,8 @@ class PathResult(Tabled):
     y : (n,) array
         Estimates in search scale; `log` (n,) tells which are logarithms.
     covariance : (n, n) array
-        Of the estimates in natural scale, from the curvature of the likelihood; NaN at bounds.
+        Of the estimates in natural scale, from the curvature of the likelihood; NaN at bounds, infinite for what may
+        be 0 as far as the likelihood tells, beside which the others are as if it were known.
     log_likelihood : float
         By Laplace's approximation over the path, all constants included; exact for linear models with normal errors.
     neg2logprior : float
@@ -270,7 +273,7 @@ class PathResult(Tabled):
         error, log = self.standard_errors[name], bool(self.log[self.names.index(name)])
         if name in self.active:
             verdict = "at its bound"
-        elif not np.isfinite(error):
+        elif np.isnan(error):
             verdict = "not determined"
         else:  # a likelihood that is flat towards 0 does not tell how small
             verdict = "may be 0" if log and error > _VANISHING * self.values[name] else "determined"
@@ -357,7 +360,7 @@ class PathResult(Tabled):
             weights = np.exp(logs - top)
             share = float(weights.sum() ** 2 / np.sum(weights**2)) / draws
             correction += top + float(np.log(np.mean(weights)))
-            variance += (1.0 / share - 1.0) / draws
+            variance += max(1.0 / share - 1.0, 0.0) / draws  # rounding apart
             shares.append(share)
         log_l = -sum(mode.value for mode in found.modes) + correction
         return LaplaceCheck(float(log_l), correction, float(np.sqrt(variance)), min(shares), draws)

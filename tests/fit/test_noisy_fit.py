@@ -112,6 +112,29 @@ def test_a_band_holds_what_an_estimated_drift_is_uncertain_by():
     np.testing.assert_allclose(one.values, two.values, rtol=1e-5, atol=1e-7)
 
 
+def test_an_intensity_that_may_be_0_leaves_the_others_their_errors_and_counts_in_the_band():
+    """Begun where the likelihood does not see it at all, beside a start from where it does, and the plain model."""
+    x, k, w, s = cf.symbols("x k w s")
+    times = np.linspace(0.2, 4.0, 12)
+    values = np.exp(-0.5 * times) + 0.05 * np.random.default_rng(0).standard_normal(12)
+    experiment = cf.Experiment({"x": values}, time=times, sigma=0.05, initial={"x": 1.0})
+    model = cf.Model({x: -k * x + s * w}, parameters=[k, s], noises=[w])
+
+    def fitted(start):
+        quantities = {"k": 1.0, "s": cf.Parameter(start, scale="log")}
+        return cf.fit(cf.Problem(model, experiment, parameters=quantities))
+
+    unseen, seen = fitted(1e-16), fitted(0.1)
+    plain = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 1.0}))
+    assert [e.verdict for e in unseen] == ["determined", "may be 0"]
+    assert unseen.standard_errors["k"] == pytest.approx(plain.standard_errors["k"], rel=0.02)
+    assert "flat" not in unseen.message
+    wide = [result.path("x").deviations[1:] for result in (unseen, seen)]
+    assert np.interp(4.0, unseen.path("x").times[1:], wide[0]) == pytest.approx(wide[1][-1], rel=0.1)
+    text = str(unseen.laplace_check(50, rng=0))
+    assert "nan" not in text
+
+
 def test_a_band_is_there_where_sigma_is_estimated_as_nothing():
     case = ornstein_uhlenbeck()
     times, states, values = case.simulated(np.random.default_rng([0, 11]))
