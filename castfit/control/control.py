@@ -33,6 +33,8 @@ from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from castfit._support.arrays import Array
     from castfit._support.time_limit import Watch
     from castfit.control.plan import Plan
@@ -48,6 +50,8 @@ FIRST_ELEMENTS = 20
 _ROUNDS = 8  # of division, at most
 _FINEST = 100  # times as many stages as at first: more of them help nobody
 _FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
+_LARGEST = 256  # states times steps, whose graphs grow as its square: 22 states take 13 s with 16 steps
+_STABLE = 2.7  # of a step times a decaying eigenvalue: 2.78 is the limit of the classical method
 _SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
 _ALIKE, _NOT_ALIKE = 1e-3, 0.1  # of the states' units
 _AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
@@ -193,6 +197,11 @@ class Planner:
     rng: Any
     max_time: float
 
+    @property
+    def most_steps(self) -> int:
+        """The most Runge-Kutta steps in a stage."""
+        return max(min(_MOST_STEPS, _LARGEST // max(len(self.question.model.states), 1)), _FIRST_STEPS)
+
     @cached_property
     def judge(self) -> PlanJudge:
         """The model that integrates what was found."""
@@ -203,7 +212,7 @@ class Planner:
         rng, found = np.random.default_rng(self.rng), list[FoundPlan]()
         with watched(self.max_time) as watch:
             for i in range(self.starts):
-                found.append(self._found_from(self._drawn(rng) if i else self._guess(), watch))
+                found.append(self._found_from(self._drawn(rng) if i else self._guess(), watch, drawn=i > 0))
                 if watch.cause is not None:
                     break
         plans = [told(f, self, begun) for f in found]
@@ -238,7 +247,7 @@ class Planner:
                                                                                     q.lower, q.upper)))  # fmt: skip
         return PlanDecision(np.concatenate(values) if values else np.empty(0), np.array(drawn))
 
-    def _found_from(self, first: PlanDecision, watch: Watch) -> FoundPlan:
+    def _found_from(self, first: PlanDecision, watch: Watch, *, drawn: bool) -> FoundPlan:
         """Solve from a start, and on finer grids from there, until the integrated model agrees."""
         question, found = self.question, None
         initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
@@ -248,7 +257,8 @@ class Planner:
         p, x0 = on.first(first, P)
         courses = self._courses(on, first, p, x0, ())
         units = units_of(question, [c for c in courses if c is not None], p, on.carried)
-        on = TranscribedPlan(question, self.method, grid, units, on.graphs)
+        method = self._method(courses, p, float(np.diff(on.times(first)[0]).max()), drawn=drawn)
+        on = TranscribedPlan(question, method, grid, units, on.graphs if method == self.method else None)
         x, size = on.begun(first, courses, x0), 1.0
         for k in range(_ROUNDS + 1):
             near = on.program.measure(x, P)
@@ -267,6 +277,21 @@ class Planner:
             on = new
         assert found is not None
         return found
+
+    def _method(self, courses: Sequence[PlanCourse | None], p: Array, longest: float, *, drawn: bool) -> StageMethod:
+        """Return the method, with so many Runge-Kutta steps in the longest stage that their errors do not grow."""
+        if not self.method.steps:
+            return self.method
+        fastest = max((self.judge.fastest(c, of) for c, of in zip(courses, p, strict=True) if c is not None), default=0)
+        needed, steps = int(np.ceil(longest * fastest / _STABLE)), _FIRST_STEPS
+        check("control", [] if needed <= self.most_steps or drawn else [
+            f"the model is stiff: under the guess something decays within {1 / fastest:.2g}, so that Runge and Kutta's "
+            f"method would need {needed} steps in a stage of {longest:.2g}, more than {self.most_steps}; choose "
+            "transcription='collocation'"
+        ])  # fmt: skip
+        while steps < min(needed, self.most_steps):
+            steps *= 2
+        return replace(self.method, steps=steps)
 
     def _solved(
         self, on: TranscribedPlan, x: Array, P: Array, size: float, watch: Watch, *, warm: bool
@@ -323,7 +348,7 @@ class Planner:
         near = _AGREEING * tolerance if before is None else _ALIKE  # states of unstable models never agree wholly
         agrees = found.apart <= near and (still or found.differs <= tolerance)
         if on.method.steps:
-            return None if agrees or on.method.steps >= _MOST_STEPS else (
+            return None if agrees or on.method.steps >= self.most_steps else (
                 replace(on.method, steps=2 * on.method.steps), on.grid)  # fmt: skip
         violated = found.violated()
         parts = np.where(violated, 2, 1)

@@ -37,6 +37,9 @@ class PlanCourse:
     u: Array
 
 
+_LOOKED_AT = 8  # points of a course
+
+
 class PlanJudge:
     """Integrates the model of a question, with the integrals of its objective and constraints as further states."""
 
@@ -90,6 +93,15 @@ class PlanJudge:
         before = np.concatenate([times[:1], 0.5 * (times[1:] + times[:-1])])
         u = [inputs[n](before) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs]
         return PlanCourse(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
+
+    def fastest(self, course: PlanCourse, p: Array) -> float:
+        """Return the size of the largest eigenvalue of what decays, at some points of a course."""
+        system = self.question.model.system
+        jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
+        every = np.linspace(0, course.t.size - 1, min(course.t.size, _LOOKED_AT)).astype(np.intp)
+        found = [np.array(jacobian(course.t[i], course.x[i], course.z[i], p, course.u[i])) for i in every.tolist()]
+        values = np.linalg.eigvals(np.array([of for of in found if np.isfinite(of).all()])).ravel()
+        return float(np.abs(values[values.real < 0.0]).max(initial=0.0))
 
     def judged(self, course: PlanCourse, p: Array, quantities: dict[str, float], horizon: float) -> tuple[Array, ...]:
         """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""

@@ -168,6 +168,8 @@ def told(found: FoundPlan, planner: Any, begun: float, *, looking: bool = True) 
     question, model, status = on.question, on.question.model, solution.status
     held, differs = found.constraints(), found.differs
     sentences = [_SENTENCES.get(status, status.sentence)]
+    if status is Status.INFEASIBLE and on.method.steps:
+        sentences = [f"{sentences[0]} Or its Runge-Kutta steps were too long there: choose 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst:
         sentences = [f"No inputs were found that keep all constraints. Worst: {solution.worst}. Widen them, or give "
                      "soft=."]  # fmt: skip

@@ -326,3 +326,31 @@ def test_stages_are_divided_until_the_integrated_model_agrees():
     coarse = cf.control(fast, transcription=cf.Collocation(elements=30, tolerance=1.0), **options)
     assert coarse.status is cf.Status.INACCURATE
     assert "instead of" in coarse.message
+
+
+def rod(cells):
+    """A rod that is heated at one end, by the method of lines."""
+    x, u = cf.symbols([f"x{i}" for i in range(cells)]), cf.symbols("u")
+    rate = 0.1 * cells**2
+    flows = {
+        of: rate * ((x[i - 1] if i else u) - 2 * of + (x[i + 1] if i < cells - 1 else of)) for i, of in enumerate(x)
+    }
+    question = {
+        "horizon": 2.0, "inputs": free(20, bounds=(0, 3)), "initial": dict.fromkeys(map(str, x), 0.0),
+        "minimise": cf.integral(0.01 * u**2 + (x[-1] - 1) ** 2),
+    }  # fmt: skip
+    return cf.Model(flows, inputs=[u]), question
+
+
+def test_runge_kutta_steps_are_short_enough_for_what_decays():
+    """At rest every step is exact, however long; away from it 4 steps in a stage grow without limit."""
+    model, question = rod(16)
+    found = cf.control(model, transcription="multiple", **question)
+    assert found.success, found.message
+    assert found.objective == pytest.approx(cf.control(model, **question).objective, rel=1e-6)
+
+
+def test_a_model_too_stiff_for_runge_kutta_is_refused_with_what_to_do():
+    model, question = rod(60)
+    with refused("the model is stiff.*54 steps.*transcription='collocation'"):
+        cf.control(model, transcription="multiple", **question)
