@@ -318,7 +318,7 @@ def fit_noisy(
             variances = search.bands(likelihood, found).variances(search.covariance(found, hessian))
             status = status if variances else search.stopped or status
     where = found.failure and f" No path was found in '{found.failure}' from there."
-    parts = [status.sentence + (where if not found.modes else ""), 
+    parts = [status.sentence + (where if not found.modes else ""),
              *_remarks(search, found, hessian, status, refined, len(likelihood.chains))]  # fmt: skip
     if not found.modes:
         parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
