@@ -370,13 +370,15 @@ class LocalProblem:
         with np.errstate(over="ignore"):
             return RIDGE[0] + RIDGE[1] * float(((self.norms * self._unit) ** 2).sum())
 
-    @cached_property
+    @property
     def unheld(self) -> LocalProblem:
-        """The same in which nothing is held."""
-        if self._regularisation == 0.0:
-            return self
+        """The same in which nothing is held; what kept itself would wait, with its matrices, for garbage collection."""
+        return self if self._regularisation == 0.0 else self._released
+
+    @cached_property
+    def _released(self) -> LocalProblem:
         other = copy(self)
-        for known in ("_singular", "_spectrum", "_held", "unheld", "promise"):
+        for known in ("_singular", "_spectrum", "_held", "promise"):
             other.__dict__.pop(known, None)
         other._regularisation, other._holds = 0.0, {}
         return other

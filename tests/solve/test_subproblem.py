@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -187,6 +189,21 @@ def test_singular_directions_are_found_and_held(gain):
     scaled = step.dv[held.condensed.positions] / held.column_scale
     assert abs(direction @ scaled) < 1e-6 * np.abs(scaled).max()
     assert close(step.predicted, free.direction().predicted, 1e-6)
+
+
+@pytest.mark.parametrize("regularisation", [0.0, 1e-9])
+def test_matrices_do_not_wait_for_the_garbage_collector(regularisation):
+    """Of 240 states each iteration's were kept until it ran: 860 MB, not 340."""
+    layout, linearization = random_problem(np.random.default_rng(3), n_prior=8)
+    gc.disable()
+    try:
+        local = LocalProblem(Affine(layout, linearization), linearization, regularisation=regularisation)
+        assert local.within(1.0).decrease == local.promise
+        gone = weakref.ref(local)
+        del local
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_damping_rows_give_the_levenberg_marquardt_step():
