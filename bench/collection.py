@@ -369,7 +369,8 @@ def _inside(entry: CollectionEntry) -> str:
         return "-"
     off = "AMICI fails"
     if "off" in found:
-        off = f"{found['off']:.0e}, {found['gradient_off']:.0e} ({found['amici_gradient_off']:.0e})"
+        theirs = f"{found['amici_gradient_off']:.0e}" if "amici_gradient_off" in found else "fails"
+        off = f"{found['off']:.0e}, {found['gradient_off']:.0e} ({theirs})"
     return f"{found['gradient']:.2g} ms, {ratio:.2f}, {off}"
 
 

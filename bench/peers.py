@@ -40,7 +40,8 @@ class Peer:
         Of castfit's objective in pyPESTO's problem, evaluated in turns with AMICI's: "value" and "gradient" with its
         value, "amici_value" and "amici_gradient", in CPU milliseconds; "off" and "gradient_off", relative differences
         from AMICI at tight tolerances, where it can be had, and "amici_off" and "amici_gradient_off", those of AMICI as
-        it was timed; "trouble" where castfit could not be run there.
+        it was timed; "amici_failed", how many of its evaluations failed, which do not count; "trouble" where castfit
+        could not be run there.
     trouble : str
         Why they could not be run.
     """
