@@ -68,6 +68,7 @@ class _Flight:
     lane, at : (n,) int arrays, outputs;  points : (n,) int array, where they go
     directions : where derivatives of p and a stand in dy, and among the seeds (L, n_p + n_x, w), flat
     size : (L, 1, w) typical magnitudes of the quantities
+    whole : whether all outputs of all lanes are the points of all experiments, in their order
     """
 
     of: Index
@@ -77,6 +78,13 @@ class _Flight:
     points: Index
     directions: tuple[Index, Index]
     size: Array
+    whole: bool
+
+    def picked(self, of_outputs: Array) -> Array:
+        """Return what belongs to the points, (n, ...), of what belongs to all outputs of lanes (L, m, ...)."""
+        if self.whole:
+            return of_outputs.reshape(of_outputs.shape[0] * of_outputs.shape[1], *of_outputs.shape[2:])
+        return of_outputs[self.lane, self.at]
 
 
 @dataclass(frozen=True)
@@ -327,8 +335,12 @@ class Lean:
             lanes, states = flight.lanes.values(own[:, n_p:].copy(), own[:, :n_p].copy())
             if states.failures:
                 return None
-            x[flight.points] = states.x[flight.lane, flight.at]
-            z[flight.points] = states.z[flight.lane, flight.at]
+            if flight.whole:
+                x = flight.picked(states.x)
+            else:
+                x[flight.points] = flight.picked(states.x)
+            if self._n_z:
+                z[flight.points] = flight.picked(states.z)
             found.append((lanes, states))
         self.integrations += 1
         self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y))
@@ -401,15 +413,15 @@ class Lean:
                 return None
             rescued += len({*states.rescued, *found.rescued})
             steps += found.steps
-            by_x = found.dx / flight.size[:, None]
-            by_z = found.dz / flight.size[:, None] if self._n_z else found.dz
+            by_x = flight.picked(found.dx / flight.size[:, None])
+            by_z = flight.picked(found.dz / flight.size[:, None]) if self._n_z else found.dz
             first, members = 0, cast("list[int]", flight.of.tolist())
             for i in members:
                 n = self._chains[i].stop - self._chains[i].start
                 w, some = self._given.moving[i].size, slice(first, first + n)
-                dx[i] = by_x[flight.lane[some], flight.at[some], :, :w]
+                dx[i] = by_x[some, :, :w]
                 if self._n_z:
-                    dz[i] = by_z[flight.lane[some], flight.at[some], :, :w]
+                    dz[i] = by_z[some, :, :w]
                 first += n
         blocks = self._chained(at, dy, dx, dz)
         return None if blocks is None else (blocks, rescued, steps)
@@ -450,8 +462,10 @@ class Lean:
         out = list[tuple["Array", "Array"]]()
         for i, (chain, of) in enumerate(zip(self._given.laid.chains, self._given.layout.chains, strict=True)):
             weight, n_q = chain.measured.weight[0], of.theta.size
-            by_q = np.zeros((len(weight), picks.size, n_q))
-            by_q[..., self._given.moving[i]] = dx[i][:, picks]
+            by_q = dx[i][:, picks]
+            if by_q.shape[2] < n_q:
+                moved, by_q = by_q, np.zeros((len(weight), picks.size, n_q))
+                by_q[..., self._given.moving[i]] = moved
             r, c = by_q[:, : weight.shape[1]] * weight[..., None], by_q[:, self._n_g :]
             own = _flat(r), _flat(c)
             if not _finite(own, (self._used_of[i], self._bounded_of[i])):
@@ -517,18 +531,15 @@ def _flights(given: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Fligh
             z0=np.concatenate([given.z_start[i] for i in members]),
             unit=np.array([given.units[i] for i in members]),
         )
-        points = [ends[part.condition] + part.point for part in group.parts]
-        out.append(
-            _Flight(
-                np.array(members),
-                RepeatedLanes(group.integrator, still),
-                np.concatenate([part.lane for part in group.parts]),
-                np.concatenate([part.at for part in group.parts]),
-                np.concatenate(points),
-                (np.concatenate(sources), np.concatenate(places)),
-                size,
-            )
+        points = np.concatenate([ends[part.condition] + part.point for part in group.parts])
+        lane, at = (np.concatenate([getattr(part, name) for part in group.parts]) for name in ("lane", "at"))
+        outputs, every = len(members) * group.integrator.grid.size, np.arange(int(ends[-1]))
+        whole = outputs == every.size and all(
+            np.array_equal(of, every) for of in (points, lane * group.integrator.grid.size + at)
         )
+        directions = np.concatenate(sources), np.concatenate(places)
+        lanes = RepeatedLanes(group.integrator, still)
+        out.append(_Flight(np.array(members), lanes, lane, at, points, directions, size, whole))
     return tuple(out)
 
 

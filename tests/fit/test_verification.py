@@ -87,6 +87,39 @@ def test_single_shooting_reports_its_integration_error():
         assert 0.2 * off < rough.numerical_errors[name] < 20 * off
 
 
+def verified_by(monkeypatch, answers=lambda method, found: found) -> list[str]:
+    """Collect by which methods solutions are verified; `answers` may change what these find."""
+    module, methods = importlib.import_module("castfit.fit.verification"), list[str]()
+    verified = module._verified_by
+
+    def noted(options, *arguments):
+        methods.append(options.method)
+        return answers(options.method, verified(options, *arguments))
+
+    monkeypatch.setattr(module, "_verified_by", noted)
+    return methods
+
+
+@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_bdf(monkeypatch):
+    methods = verified_by(monkeypatch)
+    assert cf.fit(lotka_volterra(), "single").success
+    assert methods == ["adams"]
+    methods.clear()
+    assert cf.fit(lotka_volterra(), cf.SingleShooting(cf.IntegratorOptions("esdirk"))).success
+    assert methods == ["cvodes"]
+
+
+@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+def test_what_the_formulas_of_adams_do_not_confirm_bdf_decides(monkeypatch):
+    doubts = verified_by(monkeypatch, lambda method, found: replace(found, reproduced=method == "cvodes"))
+    assert cf.fit(lotka_volterra(), "single").success
+    assert doubts == ["adams", "cvodes"]
+    denied = verified_by(monkeypatch, lambda method, found: replace(found, reproduced=False, sentence="It is not."))
+    assert cf.fit(lotka_volterra(), "single", retry=False).status is Status.INACCURATE
+    assert denied[:2] == ["adams", "cvodes"]
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=label)
 def test_a_state_that_stays_at_zero_explains_no_datum(solver):
     """x' = k x^2 from x(0) = 0: the least gap, times a huge k, passes for a trajectory through (1, 1)."""

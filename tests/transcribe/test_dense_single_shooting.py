@@ -238,6 +238,34 @@ def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, 
     np.testing.assert_allclose(few.gradient, condensed.gradient, rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_that_its_box_does_not_hold_is_that_of_the_active_set_method(name: str, monkeypatch) -> None:
+    staged = staged_of(CASES[name]())
+    linear = staged.linearize(staged.start)
+    for radius in (1.0, 1e6):
+        quick = local_problem(staged, linear).within(radius)
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalProblem, "_ridged", lambda *_: None)
+            exact = local_problem(staged, linear).within(radius)
+        np.testing.assert_allclose(quick.dv, exact.dv, rtol=1e-7, atol=1e-9 * np.abs(exact.dv).max())
+        assert quick.decrease == pytest.approx(exact.decrease, rel=1e-9)
+        assert (quick.active.variables == exact.active.variables).all()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -> None:
+    problem = CASES[name]()
+    staged, finer = staged_of(problem), IntegratorOptions("esdirk", 1e-8, 1e-10)
+    if known:
+        staged.linearize(staged.start)
+    other, anew = staged.integrated_by(finer), SingleShooting(finer).transcribe(problem, staged.start, staged.units)
+    a, b = other.linearize(staged.start), anew.linearize(staged.start)
+    assert a.cost == b.cost != staged.evaluate(staged.start).cost
+    for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
+        np.testing.assert_array_equal(mine.R_q, theirs.R_q)
+
+
 def test_states_are_kept_where_only_outputs_and_noise_move():
     x, k, scale, spread = cf.symbols("x k scale spread")
     model = cf.Model({x: -k * x}, parameters=[k, scale, spread], outputs={"y": scale * x}, initial={x: 2.0})
