@@ -551,10 +551,18 @@ class ShootingProblem(TranscribedProblem):
         if self._linear is None or not same_point(self._linear.v, v):
             began = self._begun("linearization")
             try:
+                self._read_along(v)
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
                 self._noted("linearization", began)
         return self._linear
+
+    def _read_along(self, v: Array) -> None:
+        """Integrate states and sensitivities at once where neither is known yet."""
+        key, lean = self._projection.key(v), self._arrays
+        at = lean.read(v, along=True) if lean is not None and key not in self._memory else None
+        if lean is not None and at is not None:
+            self._remembered(key, lean.evaluation(v, at), at)
 
     def seconds_to_linearize(self, v: Array) -> float:
         """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known.
