@@ -313,14 +313,15 @@ def units_of(
     size = mean_magnitude(x)
     least = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
     new = np.zeros(size.size)
+    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size).T
     for _ in range(min(size.size, _ROUNDS) if (size == 0.0).any() else 0):
         known = np.where((x == 0.0) & (size > 0.0), size, x)
-        rates, decay = _rates(model, inputs, times, known, z, p)
+        rates, decay = _rates(model, u, times, known, z, p)
         new = np.where(size == 0.0, rates / np.maximum(decay, least), 0.0)
         if not (new > 0.0).any():
             break
         # What decays the faster the larger it is settles between the two.
-        _, faster = _rates(model, inputs, times, np.where(new > 0.0, new, known), z, p)
+        _, faster = _rates(model, u, times, np.where(new > 0.0, new, known), z, p)
         balance = rates / np.maximum(faster, least)
         size = size + np.where(balance < new, np.sqrt(balance) * np.sqrt(new), new)
     if (new > 0.0).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
@@ -350,9 +351,8 @@ def mean_magnitude(values: Array) -> Array:
     return np.where(np.isfinite(mean), mean, 0.0)
 
 
-def _rates(model: Model, inputs: Sequence[Input], times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:
-    """Return the largest |f_i| and |d f_i / d x_i| over the table, (n_x,) each."""
-    u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size).T
+def _rates(model: Model, u: Array, times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:
+    """Return the largest |f_i| and |d f_i / d x_i| over the table, (n_x,) each, of inputs u (n, n_u)."""
     sizes = np.abs(_RATES.get(model, _build)(times[:, None], x, z, np.broadcast_to(p, (times.size, p.size)), u))
     found = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
     return found[:, 0], found[:, 1]
