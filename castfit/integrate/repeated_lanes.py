@@ -59,32 +59,14 @@ class RepeatedLanes:
 
     def sensitivities(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Sensitivities:
         """Differentiate what `values` returned, as `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
-        laid, n_p = self._here(), lanes.p.shape[1]
-        if laid is not None and seeds.shape[2] and not (at.failures or at.rescued):
-            found = self._along(laid, lanes, np.empty(self._shape), at.kept if self._free else None, seeds)
-            if found is not None:
-                return found
+        laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
+        if laid is not None and n_d and not (at.failures or at.rescued):
+            scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
+            scaled = seeds * scale
+            x, dx = np.empty(self._shape), np.empty((*self._shape, n_d))
+            moves = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
+            if laid.run(lanes.x0, lanes.p, x, at.kept if self._free else None, moves):
+                dx /= scale[:, None]
+                steps = laid.counts.sum(axis=0).tolist()
+                return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
         return self._by.sensitivities(lanes, at, seeds[:, n_p:], seeds[:, :n_p])
-
-    def both(self, x0: Array, p: Array, seeds: Array) -> tuple[Lanes, Trajectories, Sensitivities] | None:
-        """Do both in one integration; None where that takes two, or a lane fails."""
-        still, laid = self._still, None if self._free else self._here()
-        if laid is None or not seeds.shape[2]:
-            return None
-        lanes = Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
-        x = np.empty(self._shape)
-        found = self._along(laid, lanes, x, None, seeds)
-        return None if found is None else (lanes, Trajectories(x, self._z, (), steps=found.steps[0]), found)
-
-    def _along(
-        self, laid: TaskLaid, lanes: Lanes, x: Array, kept: StoredSteps | None, seeds: Array
-    ) -> Sensitivities | None:
-        """Integrate into x (L, m, n_x), with sensitivities along seeds; None where a lane fails."""
-        n_p, n_d = lanes.p.shape[1], seeds.shape[2]
-        scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
-        scaled, dx = seeds * scale, np.empty((*self._shape, n_d))
-        if not laid.run(lanes.x0, lanes.p, x, kept, (scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx)):
-            return None
-        dx /= scale[:, None]
-        steps = laid.counts.sum(axis=0).tolist()
-        return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))

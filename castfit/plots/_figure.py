@@ -184,8 +184,7 @@ def _copying(axis: Any, make: Any) -> Callable[[bool], Any]:
     """Return what makes a tick of an axis: after the first one, copies; what is invisible they share."""
 
     def tick(major: bool) -> Any:  # matplotlib gives it by name
-        own: dict[str, Any] = vars(axis)
-        made = own.get("majorTicks" if major else "minorTicks")
+        made: Any = axis.__dict__.get("majorTicks" if major else "minorTicks")
         if not made:
             return make(major)
         found = _copied(made[0])
@@ -198,8 +197,7 @@ def _copying(axis: Any, make: Any) -> Callable[[bool], Any]:
 
 
 def _copied(artist: Any) -> Any:
-    kind: type[Any] = type(artist)
-    found = kind.__new__(kind)
+    found: Any = object.__new__(artist.__class__)
     found.__dict__.update(artist.__dict__)
     return found
 

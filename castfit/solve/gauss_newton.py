@@ -267,8 +267,8 @@ class GaussNewton:
         search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
         close = rule.holds and staged.least_squares and progress.near and not progress.astray
         # This close, level functions see little but integration errors.
-        full = search.ledger.linearize(search.point(step.dv)) if close else None
-        if full is not None and full.ok:
+        full = search.trial(step.dv) if close else None
+        if full is not None and search.ledger.linearize(full.v).ok:
             advance = Advance(full, 1.0, search.memory)
         else:
             advance = rule.advance(search)

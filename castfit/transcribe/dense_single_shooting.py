@@ -32,7 +32,6 @@ from castfit.transcribe.transcribed_problem import likeliest_sigma
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.integrate import Trajectories
-    from castfit.integrate.lanes import Sensitivities
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.prior_rows import PriorRows
     from castfit.solve.staged import Layout
@@ -81,14 +80,6 @@ class _Flight:
     size: Array
     whole: bool
 
-    def seeds(self, dy: Array, n_y: int) -> Array:
-        """Return how the lanes' p and x0 move with the quantities, in units of these, (L, n_y, w)."""
-        found = np.zeros((self.of.size, n_y, self.size.shape[2]))
-        source, place = self.directions
-        found.reshape(-1)[place] = dy[source]
-        found *= self.size
-        return found
-
     def picked(self, of_outputs: Array) -> Array:
         """Return what belongs to the points, (n, ...), of what belongs to all outputs of lanes (L, m, ...)."""
         if self.whole:
@@ -133,7 +124,6 @@ class _Flown:
     """What is known at a point whatever the data are: the values, and what derivatives begin with.
 
     found : of the last point where states had to be integrated; they have not moved since
-    slopes : how these move with theta, where they were integrated together with that
     """
 
     key: bytes
@@ -144,7 +134,6 @@ class _Flown:
     x: Array
     z: Array
     g: Array
-    slopes: tuple[Sensitivities, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -267,7 +256,7 @@ class Lean:
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
         if self._last is None or self._last.flown.key != v.tobytes():
-            self._last = self.read(v, along=True)
+            self._last = self.read(v)
         at = self._last
         found = None if at is None else self._by_theta(at)
         return None if at is None or found is None else self._assembled(v, at, found[0])
@@ -320,15 +309,12 @@ class Lean:
         return [g[points, self._n_g :].ravel() for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
-    def read(self, v: Array, *, along: bool = False) -> Reading | None:
-        """Return what is known at v (n_theta,), None where something cannot be computed.
-
-        Where derivatives will be asked for as well, states are integrated `along` with them, if they are not known.
-        """
-        flown = self._fly(v, along=along)
+    def read(self, v: Array) -> Reading | None:
+        """Return what is known at v (n_theta,), None where something cannot be computed."""
+        flown = self._fly(v)
         return None if flown is None else self._weighted(v, flown)
 
-    def _fly(self, v: Array, *, along: bool = False) -> _Flown | None:
+    def _fly(self, v: Array) -> _Flown | None:
         key = v.tobytes()
         if self._flown is not None and self._flown.key == key:
             return self._flown
@@ -339,20 +325,14 @@ class Lean:
         y, by_n = linked
         last = self._flown
         if last is not None and np.array_equal(last.y[self._flow], y[self._flow]):  # only outputs and noise move
-            g = self._shown(last.x, last.z, y)
-            self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=())
+            self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=self._shown(last.x, last.z, y))
             return self._flown
-        dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if along else None
         n_p, N = self._n_p, self._of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
         found: list[tuple[Lanes, Trajectories]] = []
-        slopes: list[Sensitivities] = []
         for flight in self._flights:
             own = y[flight.of]
-            begin = own[:, n_p:].copy(), own[:, :n_p].copy()
-            both = None if dy is None else flight.lanes.both(*begin, flight.seeds(dy, y.shape[1]))
-            lanes, states = flight.lanes.values(*begin) if both is None else both[:2]
-            slopes += [] if both is None else [both[2]]
+            lanes, states = flight.lanes.values(own[:, n_p:].copy(), own[:, :n_p].copy())
             if states.failures:
                 return None
             if flight.whole:
@@ -363,8 +343,7 @@ class Lean:
                 z[flight.points] = flight.picked(states.z)
             found.append((lanes, states))
         self.integrations += 1
-        whole = tuple(slopes) if len(slopes) == len(found) else ()
-        self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y), whole)
+        self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y))
         return self._flown
 
     def _shown(self, x: Array, z: Array, y: Array) -> Array:
@@ -424,9 +403,12 @@ class Lean:
         n_y, rescued, steps = self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
-        for k, (flight, (lanes, states)) in enumerate(zip(self._flights, at.flown.found, strict=True)):
-            known = at.flown.slopes
-            found = known[k] if known else flight.lanes.sensitivities(lanes, states, flight.seeds(dy, n_y))
+        for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
+            seeds = np.zeros((lanes.size, n_y, flight.size.shape[2]))
+            source, place = flight.directions
+            seeds.reshape(-1)[place] = dy[source]
+            seeds *= flight.size
+            found = flight.lanes.sensitivities(lanes, states, seeds)
             if found.failures:
                 return None
             rescued += len({*states.rescued, *found.rescued})

@@ -288,10 +288,6 @@ class ShootingProblem(TranscribedProblem):
 
     def _arrange(self, naturals: Sequence[Natural]) -> Arranged:
         """Return the pieces at a point; without nodes they follow estimated times of events."""
-        return self._arranged(naturals)[1]
-
-    def _arranged(self, naturals: Sequence[Natural]) -> tuple[tuple[int, ...], Arranged]:
-        """Return the same, and under which key they are kept."""
         for i, (condition, at) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
             division = self._here[i].division
             if not self._nodes and not division.valid(at.e):
@@ -307,7 +303,7 @@ class ShootingProblem(TranscribedProblem):
             if len(self._laid) >= _REMEMBERED:
                 self._laid.clear()
             self._laid[key] = arranged(self._relaxed or self.problem.model, here, self.options)
-        return key, self._laid[key]
+        return self._laid[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
         """Return the stage boundaries at v, per chain (K + 1,)."""
@@ -551,18 +547,10 @@ class ShootingProblem(TranscribedProblem):
         if self._linear is None or not same_point(self._linear.v, v):
             began = self._begun("linearization")
             try:
-                self._read_along(v)
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
                 self._noted("linearization", began)
         return self._linear
-
-    def _read_along(self, v: Array) -> None:
-        """Integrate states and sensitivities at once where neither is known yet."""
-        key, lean = self._projection.key(v), self._arrays
-        at = lean.read(v, along=True) if lean is not None and key not in self._memory else None
-        if lean is not None and at is not None:
-            self._remembered(key, lean.evaluation(v, at), at)
 
     def seconds_to_linearize(self, v: Array) -> float:
         """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known.
@@ -1053,8 +1041,9 @@ class ShootingProblem(TranscribedProblem):
         other._choose(options)
         other._laid = {}
         if not self.problem.triggered:  # when states trigger something is found by these integrators
-            key, known = self._arranged(self._naturals(self.start))
-            other._laid[key] = known.integrated_by(self._relaxed or self.problem.model, options)
+            known = self._arrange(self._naturals(self.start))
+            again = known.integrated_by(self._relaxed or self.problem.model, options)
+            other._laid[tuple(id(chain) for chain in known.chains)] = again
         laid = other._arrange(other._naturals(other.start))
         other.groups = _groups(laid)
         if lean is not None and all(of.integrator.method in STEPPED for of in other.groups):

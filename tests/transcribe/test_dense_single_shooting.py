@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import TaskLaid, obstacle
+from castfit.integrate.esdirk_binding import obstacle
 from castfit.problem.compiled_problem import Posed
 from castfit.solve.subproblem import DenseProblem, LocalProblem, local_problem
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -264,28 +264,6 @@ def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -
     assert a.cost == b.cost != staged.evaluate(staged.start).cost
     for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
         np.testing.assert_array_equal(mine.R_q, theirs.R_q)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_derivatives_of_a_new_point_take_one_integration(name: str, monkeypatch) -> None:
-    problem, runs = CASES[name](), list[int]()
-    once, twice = (SingleShooting().transcribe(problem, problem.posed.guess) for _ in range(2))
-    v, ran = once.start + 1e-3 * np.maximum(np.abs(once.start), 0.1), TaskLaid.run
-
-    def counted(self: TaskLaid, *arguments) -> bool:
-        runs.append(self.counts.shape[0])
-        return ran(self, *arguments)
-
-    monkeypatch.setattr(TaskLaid, "run", counted)
-    a = once.linearize(v)
-    assert once.evaluate(v).cost == a.cost
-    alone = len(runs)
-    twice.evaluate(v)
-    b = twice.linearize(v)
-    assert len(runs) == 3 * alone
-    assert a.cost == pytest.approx(b.cost, rel=1e-7)
-    for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
-        np.testing.assert_allclose(mine.R_q, theirs.R_q, rtol=1e-6, atol=1e-6 * np.abs(theirs.R_q).max())
 
 
 def test_states_are_kept_where_only_outputs_and_noise_move():

@@ -37,12 +37,8 @@ class LineSearch:
 
     def trial(self, dv: Array) -> Evaluation:
         """Evaluate at v + dv, within the bounds."""
-        return self.ledger.evaluate(self.point(dv))
-
-    def point(self, dv: Array) -> Array:
-        """Return v + dv, within the bounds."""
         staged = self.ledger.staged
-        return np.clip(self.at.v + dv, staged.lower, staged.upper)
+        return self.ledger.evaluate(np.clip(self.at.v + dv, staged.lower, staged.upper))
 
     def norm(self, dv: Array) -> float:
         """Root mean square of theta and node steps, in units of their magnitudes; what is eliminated has no steps."""
