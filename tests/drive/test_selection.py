@@ -320,3 +320,24 @@ def test_the_picture_shows_every_candidate_the_path_and_the_weights(tmp_path: An
     page = found("backward").report(tmp_path / "models.html").read_text()
     assert "Model selection" in page
     assert "explains the data best for what it estimates" in page
+
+
+def test_from_estimates_of_a_poor_model_the_way_is_down():
+    """Two of eight couplings are there; of a candidate without them collocation, begun at the data, ends too high."""
+    x, (k, m), a = cf.symbols([f"x{i}" for i in range(8)]), cf.symbols("k m"), cf.symbols([f"a{i}" for i in range(4)])
+    rates = {
+        of: k * (x[i - 1] if i else 1.0) - m * of + (a[i] * of * x[i + 1] if i < 4 else 0) for i, of in enumerate(x)
+    }
+    model, times, rng = cf.Model(rates, parameters=[k, m, *a]), np.linspace(0.3, 6.0, 15), np.random.default_rng(1)
+    initial = {f"x{i}": 1.0 + 0.1 * i for i in range(8)}
+    truth = {"k": 0.6, "m": 0.5, "a0": -0.2, "a1": 0.0, "a2": 0.0, "a3": -0.2}
+    exact = cf.simulate(model, times=times, parameters=truth, initial=initial)
+    data = {name: exact[name] + 0.03 * rng.standard_normal(15) for name in initial}
+    experiment = cf.Experiment(data, time=times, sigma=0.03, initial=initial)
+    known = {"k": 1.0, "m": 1.0, "a0": cf.Parameter(0.0, fixed=True), "a3": cf.Parameter(0.0, fixed=True)}
+    problem = cf.Problem(model, experiment, parameters={**known, "a1": 0.01, "a2": 0.01})
+    found = cf.select(problem, choices={"a1": [0, cf.estimated], "a2": [0, cf.estimated]}, rng=0)
+    assert "ends above" not in str(found)
+    heights = {name: row.neg2loglik for name, row in found.fits.items()}
+    assert all(heights[name] <= heights["(none)"] + 1e-3 for name in heights)
+    assert heights["a1 a2"] <= min(heights["a1"], heights["a2"]) + 1e-3

@@ -17,6 +17,7 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.problem.problem import Posable
 from castfit.result.goodness_of_fit import Criteria
 from castfit.result.result import Result
+from castfit.transcribe.single_shooting import SingleShooting
 
 Job = tuple[Candidates, Transcription | None, Solver | None]
 _STARTS = 6  # drawn where neither start leads to a solution ...
@@ -106,9 +107,9 @@ def fit_candidate(
     for begin in begins if problem.names else begins[:1]:
         if left() <= 0.0:
             break
-        found = fit(
-            problem, transcription, solver, start=begin.of(problem), max_time=left(), second_start=False, retry=False
-        )
+        # From estimates the way is down; collocation, begun at the data, would end anywhere where a model is poor.
+        by = transcription if begin.point is None or transcription is not None else SingleShooting()
+        found = fit(problem, by, solver, start=begin.of(problem), max_time=left(), second_start=False, retry=False)
         count += 1
         if best is None or _rank(found) < _rank(best):
             best, led = found, begin.called

@@ -49,7 +49,7 @@ _LEVEL = 0.95
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class SelectionResult(SearchResult):
-    """CandidateModel models in their order; ``print`` shows a table and what it says.
+    """Candidate models in their order; ``print`` shows a table and what it says.
 
     Attributes
     ----------
