@@ -34,7 +34,7 @@ def slack_of(H: np.ndarray, c: np.ndarray, x: np.ndarray) -> np.ndarray:
 def test_no_other_point_of_the_box_is_lower(pivoting: bool, seed: int, n: int, spread: float) -> None:
     E, u, lower, upper = question(seed, n, spread)
     H, c = E.T @ E + 1e-8 * np.eye(n), E.T @ u
-    x = lowest_in_box(H, c, lower, upper) if pivoting else block_pivoting.by_active_set(H, c, lower, upper)
+    x = lowest_in_box(H, c, lower, upper) if pivoting else block_pivoting.by_active_set(H, c, lower, upper, np.zeros(c.size))
     assert ((x >= lower) & (x <= upper)).all()
     gradient, slack = c + H @ x, slack_of(H, c, x)
     moving = lower < upper

@@ -466,8 +466,9 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     work = {w: float(own[mine].sum()) for w, mine in of_way.items()}
     score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
     of = [part for after, part in _STEADY if costs.size >= after][-1]
-    idle = all(m.spent for m in state.pool)
-    steady = np.array([0.0 if w == MOVED and idle else of.get(w, 0.0) for w in ways])
+    idle = np.array([w == MOVED and all(m.spent for m in state.pool) for w in ways])
+    score[idle & ~idle.all()] = 0.0
+    steady = np.array([0.0 if none else of.get(w, 0.0) for w, none in zip(ways, idle, strict=True)])
     share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
     one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + of_way[w].sum()) for w in ways])
     often = share / one
