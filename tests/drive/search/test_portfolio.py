@@ -38,7 +38,7 @@ from castfit.drive.search.portfolio.portfolio import suiting
 from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, MOVED, WAYS, Order, Outcome, candidate
 from castfit.fit.start import local_search
 from castfit.fit.start.local_search import settle
-from castfit.fit.start.search_problem import Scene, scene_of
+from castfit.fit.start.search_problem import Scene, cost_of, scene_of
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -206,6 +206,29 @@ def test_ways_that_cost_more_for_nothing_get_less():
     rare = PortfolioState((*state.tried, *(tried(3 + i, "soft", 100.0) for i in range(200))))
     later = dict(zip(WAYS, shares(rare, list(WAYS)), strict=True))
     assert later["box"] + later[MOVED] > 0.5
+
+
+def test_moves_leave_their_work_to_new_starts_where_every_head_is_spent():
+    candidates = tuple(tried(i, way, 10.0) for i, way in enumerate(("box", "soft", MOVED) * 20))
+
+    def share(*vain: int) -> float:
+        pool = tuple(FamilyHead(np.zeros(1), float(k), k, times) for k, times in enumerate(vain))
+        return dict(zip(WAYS, shares(PortfolioState(candidates, pool), list(WAYS)), strict=True))[MOVED]
+
+    assert share(15, 14) > 0.2
+    assert share(15, 15) < 0.05
+    assert shares(PortfolioState(candidates, ()), [MOVED]).tolist() == [1.0]  # where nobody else is asked for
+
+
+def test_a_descent_is_rougher_than_the_cost_that_it_tells():
+    scene = scene_of(chain().posed)
+    start = scene.searched.guess + 0.5
+    found = local_search.descend(scene, start, strategies.OPEN, 30.0)
+    assert found.cost == scene.cost(found.theta) < scene.cost(start)
+    roughly = cost_of(scene.rough, found.theta)
+    assert roughly == pytest.approx(found.cost, abs=0.01)
+    assert roughly != found.cost
+    assert settle(scene, found.theta, 30.0).cost == pytest.approx(found.cost, abs=0.01)
 
 
 def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
