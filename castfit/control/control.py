@@ -51,7 +51,7 @@ _ROUNDS = 8  # of division, at most
 _FINEST = 100  # times as many stages as at first: more of them help nobody
 _FIRST_STEPS, _MOST_STEPS = 4, 64  # of Runge and Kutta in a stage
 _LARGEST = 256  # states times steps, whose graphs grow as its square: 22 states take 13 s with 16 steps
-_STABLE = 2.7  # of a step times a decaying eigenvalue: 2.78 is the limit of the classical method
+_GROWTH = 1e5  # of an error in a stage by steps that are too long: what multiple shooting still stands
 _SHARPER = 0.3  # of the largest error: what is divided where all stages agree and the whole does not
 _ALIKE, _NOT_ALIKE = 1e-3, 0.1  # of the states' units
 _AGREEING = 10.0  # tolerances: by no more than that states are apart where no stage is divided
@@ -147,6 +147,11 @@ def control(
     for name in question.unlimited:
         warnings.warn(unlimited(name), UserWarning, stacklevel=3)
     return Planner(question, *how).plan(begun)
+
+
+def _grown(z: float) -> float:
+    """Return by how much a step of z times the time of decay lets errors grow; 1 at least."""
+    return max(abs(1.0 - z + z**2 / 2.0 - z**3 / 6.0 + z**4 / 24.0), 1.0)
 
 
 def _read_method(
@@ -283,14 +288,14 @@ class Planner:
         if not self.method.steps:
             return self.method
         fastest = max((self.judge.fastest(c, of) for c, of in zip(courses, p, strict=True) if c is not None), default=0)
-        needed, steps = int(np.ceil(longest * fastest / _STABLE)), _FIRST_STEPS
-        check("control", [] if needed <= self.most_steps or drawn else [
+        steps = _FIRST_STEPS
+        while _grown(longest * fastest / steps) ** steps > _GROWTH and (steps < self.most_steps or not drawn):
+            steps *= 2
+        check("control", [] if steps <= self.most_steps or drawn else [
             f"the model is stiff: under the guess something decays within {1 / fastest:.2g}, so that Runge and Kutta's "
-            f"method would need {needed} steps in a stage of {longest:.2g}, more than {self.most_steps}; choose "
+            f"method would need {steps} steps in a stage of {longest:.2g}, more than {self.most_steps}; choose "
             "transcription='collocation'"
         ])  # fmt: skip
-        while steps < min(needed, self.most_steps):
-            steps *= 2
         return replace(self.method, steps=steps)
 
     def _solved(

@@ -24,12 +24,15 @@ NEEDS = {
 }
 SLOW = {
     "adjoint_shooting",
+    "batch_reactor",
     "batch_reactor_dae",
     "battery",
+    "best_yield",
     "boarding_school",
     "bootstrap_against_profiles",
     "bouncing_ball",
     "chemostat",
+    "closed_loop",
     "compare_solvers",
     "compare_transcriptions",
     "constraints",
@@ -67,6 +70,7 @@ SLOW = {
     "unknown_infectivity",
     "van_der_pol",
     "what_to_measure_next",
+    "when_to_sample_a_population",
     "which_terms",
 }
 
