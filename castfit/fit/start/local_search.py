@@ -1,4 +1,4 @@
-"""Down in the box, roughly and then at the accuracy of a search, at once or on ever longer horizons.
+"""Down in the box at the accuracy of a search, at once or on ever longer horizons.
 
 On a short horizon the trajectory can hardly be wrong, and the valley of the cost is wide; its optimum is a good start
 for a horizon that is a little longer.  What oscillates, or amplifies errors, is followed period by period in this way,
@@ -92,10 +92,7 @@ def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
 def descend(
     scene: Scene, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
 ) -> Descent:
-    """Go down from a start, roughly; `limits` are the costs above which it is dropped at `LOOKS`.
-
-    The cost where it came to is that at the accuracy of a search.
-    """
+    """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
     seen = [np.nan, np.nan]
     dropped = [False]
 
@@ -106,7 +103,7 @@ def descend(
             dropped[0] = cost > limits[k]
         return dropped[0]
 
-    found = _solve(scene.rough, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
+    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
     return Descent(found.theta, scene.cost(found.theta), found.work, (seen[0], seen[1]), dropped[0])
 
 

@@ -1,8 +1,8 @@
 """What searches of one problem share, built once per process: the problem at low accuracy, its horizons, where to draw.
 
-Starts are compared, and trajectories followed, by single shooting at the accuracy of a search; one goes down from them
-at a rougher one, which takes half to two thirds of the time.  Nothing that is reported is so: what looks good is fitted
-again by `castfit.fit`, at full accuracy, and verified.
+Starts are compared, and trajectories followed, by single shooting at the accuracy of a search, over shorter horizons at
+a rougher one.  Nothing that is reported is so: what looks good is fitted again by `castfit.fit`, at full accuracy, and
+verified.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _TOLERANCES = 1e-6, 1e-8
 _ACCURATE = 1e-7, 1e-9
-_ROUGH = 1e-4, 1e-6  # costs differ by a hundredth, as a rule; of descents on Elowitz' model 0.65 of the time, same ends
+_ROUGH = 1e-4, 1e-6  # over horizons; whole descents so rough took twice the time a hit on Crauste's model
 _STEPS = 5000  # of one experiment, ten times as many as are usual, and more: what takes them is given up
 _LEAST_STEPS = 500  # between two outputs
 _DRAWS = 8  # besides the guess, for magnitudes of states
@@ -62,7 +62,6 @@ class Scene:
     _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
     _units: Sequence[Array] | None = None
     _accurate: ShootingProblem | None = None
-    _rough: ShootingProblem | None = None
     _finer: Scene | None = None
 
     @property
@@ -77,7 +76,7 @@ class Scene:
         return [self.asked.names.index(name) for name in self.searched.names]
 
     def until(self, end: float) -> ShootingProblem:
-        """Return the problem up to a measured time, as roughly."""
+        """Return the problem up to a measured time, more roughly."""
         if end not in self._shorter:
             shorter = self.searched.until(end)
             by = SingleShooting(self._options(_ROUGH))
@@ -99,13 +98,6 @@ class Scene:
             self._accurate = self.staged.integrated_by(self._options(_ACCURATE))
         return self._accurate
 
-    @property
-    def rough(self) -> ShootingProblem:
-        """The problem at an accuracy by which one goes down, but ends of descents are not compared."""
-        if self._rough is None:
-            self._rough = self.staged.integrated_by(self._options(_ROUGH))
-        return self._rough
-
     def _options(self, tolerances: tuple[float, float]) -> IntegratorOptions:
         relative, absolute = tolerances
         return replace(self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute)
@@ -115,7 +107,7 @@ class Scene:
         """The scene at full accuracy, for what is integrated to another shape at that of a search."""
         if self._finer is None:
             staged = self.staged.integrated_by(self.exactly.integrator)
-            self._finer = replace(self, staged=staged, _shorter={}, _accurate=staged, _rough=staged)
+            self._finer = replace(self, staged=staged, _shorter={}, _accurate=staged)
             self._finer._finer = self._finer
         return self._finer
 
