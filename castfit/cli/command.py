@@ -81,7 +81,7 @@ def write_results(arguments: argparse.Namespace, record: Any, found: Any) -> Non
     if arguments.save:
         found.save(arguments.save)
     if getattr(arguments, "petab", None):
-        from castfit.formats import petab as petab
+        from castfit.formats import petab
 
         folder = Path(arguments.petab)
         folder.mkdir(parents=True, exist_ok=True)

@@ -289,7 +289,9 @@ class Planner:
             return self.method
         fastest = max((self.judge.fastest(c, of) for c, of in zip(courses, p, strict=True) if c is not None), default=0)
         steps = _FIRST_STEPS
-        while _grown(longest * fastest / steps) ** steps > _GROWTH and (steps < self.most_steps or not drawn):
+        while steps * np.log(_grown(longest * fastest / steps)) > np.log(_GROWTH) and (
+            steps < self.most_steps or not drawn
+        ):
             steps *= 2
         check("control", [] if steps <= self.most_steps or drawn else [
             f"the model is stiff: under the guess something decays within {1 / fastest:.2g}, so that Runge and Kutta's "

@@ -355,3 +355,12 @@ def test_a_model_too_stiff_for_runge_kutta_is_refused_with_what_to_do():
     model, question = rod(60)
     with refused("would need 64 steps in a stage of 0.1, more than 4; choose transcription='collocation'"):
         cf.control(model, transcription="multiple", **question)
+
+
+@pytest.mark.parametrize("rate", [1e4, 1e12])
+def test_however_stiff_a_model_is_it_is_refused_in_words(rate):
+    """Growth over a stage is no number any more: (rate / 640)^256 and more."""
+    model = cf.Model({x: rate * (u - x)}, inputs=[u], initial={x: 0})
+    with refused("the model is stiff"):
+        cf.control(model, horizon=2.0, inputs=free(bounds=(0, 3)), minimise=cf.integral((x - 1) ** 2),
+                   transcription="multiple")  # fmt: skip
