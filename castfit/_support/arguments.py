@@ -151,6 +151,30 @@ def text(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
+def strange(value: Any) -> str:
+    """Show what in a column is no number, and where; the whole of it where it is no column of numbers."""
+    entries = items(value)
+    if entries is None or getattr(value, "ndim", 1) != 1:
+        return text(value)
+    column = hasattr(value, "iloc")  # of pandas, whose rows have labels
+    labels = value.index if column else range(len(entries))
+    odd = [f"{e!r} at index {at}" for at, e in zip(labels, entries, strict=True) if not _reads_as_number(e)]
+    if not odd or len(odd) == len(entries):
+        return text(entries if column else value)
+    return ", ".join(odd[:3]) + (f", and {len(odd) - 3} more" if len(odd) > 3 else "")
+
+
+def _reads_as_number(entry: Any) -> bool:
+    """Tell whether text would be a number, as all of a table's column is text if one cell is."""
+    if entry is None or type(entry).__name__ == "NAType":
+        return True
+    try:
+        float(entry)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
 def refused(value: Any, remedy: str) -> str:
     """Show what is no result that a tool can use, and what to give; some results know better what to use instead."""
     return f"{text(value)}; {getattr(value, 'instead', remedy)}"

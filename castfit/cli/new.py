@@ -15,15 +15,16 @@ _SCRIPT = '''"""NAME: what is measured, and what is to be learned from it.
     castfit fit NAME.py      the same from the command line; castfit fit --help has the options
 """
 
+import csv
 from pathlib import Path
-
-import numpy as np
 
 import castfit as cf
 
 # 1. The data: a column of times, and one for each thing that was measured; empty cells were not measured.
-table = np.genfromtxt(Path(__file__).with_name("NAME.csv"), delimiter=",", names=True)
-times, measured = table["time"], {name: table[name] for name in ("a", "b")}
+with Path(__file__).with_name("NAME.csv").open(encoding="utf-8-sig", newline="") as file:
+    table = list(csv.DictReader(file, delimiter=",", skipinitialspace=True))
+times = [float(row["time"]) for row in table]
+measured = {name: [float(row[name] or "nan") for row in table] for name in ("a", "b")}
 
 # 2. The model: a state for each thing that changes, with the expression that its derivative is equal to.
 #    Functions of symbols are castfit's: cf.exp, cf.sqrt, cf.if_else ...

@@ -33,6 +33,7 @@ from castfit.experiment.measurements import (
     Relative,
     TimeSeries,
     counted,
+    of_read,
     read_noise,
     read_series,
     scale_mistakes,
@@ -292,7 +293,7 @@ class Experiment(Picklable):
             mistakes.append(f"name is {text(label)}; give text")
             label = ""
         series, settled = _brought_to_rest(read_series(data, time, mistakes), begin, mistakes)
-        stated = read_noise(sigma, noise, time, series, mistakes)
+        stated = read_noise(of_read(sigma, data, series), of_read(noise, data, series), time, series, mistakes)
         mistakes += series_mistakes(series, begin)
         if not mistakes and begin is not None:
             mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)

@@ -89,12 +89,20 @@ def experiments_from(
     check("experiments_from", option_mistakes(*asked))
     columns |= {"sigma": sigma} if isinstance(sigma, str) else {}
     known = [str(c) for c in frame.columns]
+    frame = frame.set_axis(known, axis=1)
     mistakes = [
         f"{what}='{c}' is no column of the table: {suggest(c, known)}" for what, c in columns.items() if c not in known
     ]
+    mistakes += [f"the table has several columns '{c}'" for c in dict.fromkeys(known) if known.count(c) > 1]
     check("experiments_from", mistakes)
     frame = frame[frame[value].notna()]
-    check("experiments_from", [] if len(frame) else [f"column '{value}' holds no value"])
+    mistakes += [] if len(frame) else [f"column '{value}' holds no value"]
+    for what in ("output", "time", "experiment"):  # pandas would leave such rows out without a word
+        empty: list[Any] = list(frame.index[frame[columns[what]].isna()]) if what in columns else []
+        if len(empty):
+            place = f"index {empty[0]}" + (f", and {len(empty) - 1} more" if len(empty) > 1 else "")
+            mistakes.append(f"column '{columns[what]}' is empty at {place}, where a value is; fill it, or drop the row")
+    check("experiments_from", mistakes)
     groups = [("", frame)] if experiment is None else list(frame.groupby(experiment, sort=False))
     made: list[Experiment] = []
     for name, rows in groups:
@@ -152,8 +160,11 @@ def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict
     data: dict[str, Any] = {}
     deviations: dict[str, Any] = {}
     for name, group in rows.groupby(columns["output"], sort=False):
-        ordered = group.sort_values(columns["time"], kind="stable")
-        data[str(name)] = (ordered[columns["time"]], ordered[columns["value"]].to_numpy())
+        try:
+            ordered = group.sort_values(columns["time"], kind="stable")
+        except TypeError:  # text among numbers, which the experiment refuses
+            ordered = group
+        data[str(name)] = (ordered[columns["time"]], ordered[columns["value"]])
         if "sigma" in columns:
             deviations[str(name)] = cast("Any", np.asarray(ordered[columns["sigma"]]))
     return Experiment(data, sigma=deviations if "sigma" in columns else sigma, **options)

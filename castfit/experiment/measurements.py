@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, named, real, reals, text
+from castfit._support.arguments import is_one_of, name_of, named, real, reals, strange, text
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import suggest, unknown_names
@@ -83,18 +83,24 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
         return {}
     common = None if time is None else reals(time)
     if time is not None and common is None:
-        mistakes.append(f"time is {text(time)}; give real numbers, for instance hours since the start")
+        mistakes.append(f"time is {strange(time)}; give real numbers, for instance hours since the start")
     series: dict[str, TimeSeries] = {}
     for name, value in columns.items():
         own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
-        if not own and common is None:
-            if time is None:
-                mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
+        if not own and time is None:
+            mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
             continue
         t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
-        if t is None or y is None:
-            mistakes.append(f"'{name}' contains something that is no real number: {text(value)}")
-        elif t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size or y.size == 0:
+        if own and t is None:
+            mistakes.append(f"the times of '{name}' contain something that is no real number: {strange(value[0])}")
+        if y is None:
+            odd = strange(value[1] if own else value)
+            mistakes.append(f"'{name}' contains something that is no real number: {odd}")
+        elif t is None:
+            continue  # which is told already
+        elif y.ndim > 0 and y.size == 0:
+            mistakes.append(f"'{name}' has no values; leave it out")
+        elif t.ndim != 1 or y.ndim not in (1, 2) or y.shape[0] != t.size:
             mistakes.append(
                 f"'{name}' has values of shape {y.shape} at times of shape {t.shape}; "
                 "give (n_times,) or (n_times, n_replicates)"
@@ -104,6 +110,16 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
     if not columns:
         mistakes.append("data is empty; give at least one measured quantity")
     return series
+
+
+def of_read(given: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
+    """Return what was said of each output without those whose values could not be read, which is told already."""
+    if not isinstance(given, Mapping):
+        return given
+    said = cast("Mapping[Any, Any]", given)
+    columns: list[Any] = list(cast("Any", data)) if isinstance(data, Mapping) or is_frame(data) else []
+    unread = {name_of(key) for key in columns} - {*series}
+    return {key: value for key, value in said.items() if name_of(key) not in unread}
 
 
 def _are_arrays(pair: tuple[Any, ...]) -> bool:

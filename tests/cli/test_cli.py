@@ -393,6 +393,13 @@ def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
     assert "'decay.py' is there already" in capsys.readouterr().err
     assert (tmp_path / "decay.py").read_text() == before
     assert cli.main(["new", "a/b"]) == 2
+    table = (tmp_path / "decay.csv").read_text()
+    (tmp_path / "decay.csv").write_text("\ufeff" + table, encoding="utf-8")  # as Excel writes it
+    assert cli.main(["fit", "decay.py"]) == 0
+    (tmp_path / "decay.csv").write_text(table.replace("0.92", "<1"))
+    capsys.readouterr()
+    assert cli.main(["fit", "decay.py"]) == 2
+    assert "'<1'" in capsys.readouterr().err
 
 
 def test_bench_lists_its_tables(capsys):

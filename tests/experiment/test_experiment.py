@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment, Free, free, relative
 from castfit.experiment.inputs import Input
+from castfit.noise import StudentT
 from tests.builders import refused
 
 TIMES = [0.0, 1.0, 2.5]
@@ -257,7 +258,7 @@ def test_every_mistake_is_listed_at_once():
         ({"data": [1, 2, 3]}, ["data is a list; give a mapping"]),
         ({"data": pd.Series([1, 2, 3])}, ["data is a Series; give a mapping"]),
         ({"data": {}}, ["data is empty"]),
-        ({"data": {"x": []}, "time": []}, ["'x' has values of shape (0,)"]),
+        ({"data": {"x": []}, "time": []}, ["'x' has no values; leave it out"]),
         ({"data": {"x": 1.0}, "time": 0.0}, ["'x' has values of shape ()"]),
         ({"data": {"x": [[[1]]]}, "time": [0]}, ["'x' has values of shape (1, 1, 1)"]),
         ({"data": {"x": [1j, 1, 1]}}, ["'x' contains something that is no real number"]),
@@ -327,6 +328,7 @@ def test_refused(changes, phrases):
         (pd.DataFrame(), None, "data is empty"),
         (pd.DataFrame({"t": TIMES, "x": ["a", "b", "c"]}), "t", "'x' contains something that is no real number"),
         (pd.DataFrame({"t": ["a", "b", "c"], "x": [1, 2, 3]}), "t", "time is"),
+        (pd.DataFrame({"t": TIMES, "x": ["1.2", "<1", "3"]}), "t", "no real number: '<1' at index 1"),
         (
             pd.DataFrame({"x": [1]}, index=pd.to_datetime(["2020-01-01"])),
             None,
@@ -338,6 +340,16 @@ def test_refused(changes, phrases):
 def test_refused_frames(frame, time, phrase):
     with refused(phrase):
         Experiment(frame, time)
+
+
+def test_what_is_no_number_is_named_and_nothing_else():
+    frame = pd.DataFrame({"t": ["0,5", "1", "2"], "x": ["1,5"] * 2 + ["2"], "y": [1, 2, 3]}, index=[4, 5, 6])
+    with pytest.raises(InputError) as caught:
+        Experiment(frame, "t", sigma={"x": 1, "y": 1}, noise={"x": StudentT()})
+    assert caught.value.problems == (
+        "time is '0,5' at index 4; give real numbers, for instance hours since the start",
+        "'x' contains something that is no real number: '1,5' at index 4, '1,5' at index 5",
+    )
 
 
 def test_the_error_carries_the_name():

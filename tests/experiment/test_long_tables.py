@@ -45,6 +45,35 @@ def test_without_a_column_of_experiments_there_is_one(tmp_path):
     assert series(one, "x")[0] == [1.0, 1.0, 2.0, 4.0, 4.0]  # replicates
 
 
+@pytest.mark.parametrize("column", ["subject", "t", "what"])
+def test_a_value_of_nobody_is_a_mistake(column):
+    """pandas leaves such rows out when it groups: a fit would be of fewer data without a word."""
+    table = LONG.astype(object)
+    table.loc[[2, 3, 5], column] = None  # the last has no value either
+    with pytest.raises(cf.InputError, match=f"column '{column}' is empty at index 2, and 1 more, where a value is"):
+        cf.experiments_from(table, **COLUMNS, experiment="subject")
+    assert cf.experiments_from(table.drop(index=[2, 3]), **COLUMNS, experiment="subject")
+
+
+def test_columns_that_stand_twice_or_are_numbers():
+    with pytest.raises(cf.InputError, match="the table has several columns 'sd'"):
+        cf.experiments_from(pd.concat([LONG, LONG[["sd"]]], axis=1), **COLUMNS)
+    numbered = LONG.rename(columns={"value": 3})
+    (one,) = cf.experiments_from(numbered, **{**COLUMNS, "value": "3"}, sigma=0.1)
+    assert series(one, "y") == ([1.0], [7.0])
+
+
+def test_a_cell_that_is_no_number_is_named():
+    table = LONG.astype(object)
+    table.loc[3, "value"], table.loc[3, "t"] = "2,2", "1 h"
+    with pytest.raises(cf.InputError) as caught:
+        cf.experiments_from(table, **COLUMNS, experiment="subject", sigma="sd")
+    assert caught.value.problems == (
+        "B: the times of 'x' contain something that is no real number: '1 h' at index 3",
+        "B: 'x' contains something that is no real number: '2,2' at index 3",
+    )
+
+
 def test_particulars_of_each():
     given = {"A": 3.0, "B": 4.0}
     both = cf.experiments_from(LONG, **COLUMNS, experiment="subject", each=lambda name: {"initial": {"x": given[name]}})

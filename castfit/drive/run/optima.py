@@ -210,12 +210,12 @@ class Outlook:
         if not self.n_fits:
             return "No start succeeded, so nothing can be said about optima."
         seen = f"{self.n_optima} optim{'um' if self.n_optima == 1 else 'a'} in {self.n_fits} successful fits"
-        if self.more_starts == 0:
-            return f"{seen}: the next one would find a new optimum with probability {self.unseen:.2g}; this will do."
-        return (
-            f"{seen}: the next one would find a new optimum with probability {self.unseen:.2g}; "
-            f"about {self.more_starts} more starts are worth it."
-        )
+        if self.unseen < 1.0:
+            ahead = f"the next one would find a new optimum with probability {self.unseen:.2g}"
+        else:
+            ahead = "too few to say how likely a new one is"
+        advice = "this will do" if self.more_starts == 0 else f"about {self.more_starts} more starts are worth it"
+        return f"{seen}: {ahead}; {advice}."
 
 
 def _needed(rate: float) -> float:

@@ -87,6 +87,9 @@ def test_sentences():
     assert Outlook.of(found(50), 50).sentence.endswith("this will do.")
     assert "about 5 more starts are worth it" in Outlook.of(found(2), 2).sentence
     assert Outlook.of(found(1), 1).unseen == 1.0
+    assert (
+        "1 optimum in 2 successful fits: too few to say how likely a new one is; " in Outlook.of(found(2), 2).sentence
+    )
     assert Outlook.of([], 9).starts_for_best == np.inf
     assert Outlook.of(found(4), 4).starts_for_best == 1.0
 
