@@ -407,7 +407,9 @@ class _Happens:
         """Give parameters other values from a time on; each row that is the same expression stands there once."""
         on = len(self._instants)
         time = self._row("the time of a knot", occurrence.time)
-        self._instants.append(Instant(occurrence.what, time, after=occurrence.measured == "after"))
+        after = occurrence.measured == "after"
+        same = self._graphs.change(self._model, {}, ()) if after else None  # what jumps parts what is measured there
+        self._instants.append(Instant(occurrence.what, time, change=same, after=after))
         for name, value in values.items():
             if name in self._setting:
                 last = self._setting[name]

@@ -446,6 +446,39 @@ def test_periods_change_parameters_and_states_at_their_times(tmp_path):
     assert gradient_agrees(problem)
 
 
+@pytest.mark.parametrize("end", [2, 3])
+def test_what_is_measured_when_a_period_changes_parameters_alone_sees_them(tmp_path, end):
+    """No state moves then, so nothing but the observable and its noise tell before from after."""
+    rows = [(1, 1.4), (2, 1.1), (2, 1.3), (3, 0.6)]
+    data = [{"observableId": "y", "experimentId": "e", "measurement": m, "time": t} for t, m in rows if t <= end]
+    bounds = {"lowerBound": 1e-3, "upperBound": 1e3, "estimate": "true"}
+    problem = cf.petab.load(
+        write(
+            tmp_path,
+            "model m\n  species A\n  A -> ; k*gain*A\n  A = 2; k = 0.3; gain = 1\nend\n",
+            version=2,
+            parameters=[{"parameterId": n, "nominalValue": v, **bounds} for n, v in (("k", 0.4), ("g", 1.5))],
+            observables=[{"observableId": "y", "observableFormula": "gain * A", "noiseFormula": "0.1 + 0.2 * gain"}],
+            conditions=[{"conditionId": "c", "targetId": "gain", "targetValue": "g"}],
+            experiments=[{"experimentId": "e", "time": t, "conditionId": c} for t, c in ((0, ""), (2, "c"))],
+            measurements=data,
+        )
+    )
+
+    def own(k: float, g: float) -> float:
+        def level(t):
+            return 2 * exp(-k * (min(t, 2) + g * max(t - 2, 0)))
+
+        gains = {t: 1.0 if t < 2 else g for t, _ in rows}
+        return sum(normal(m, gains[t] * level(t), 0.1 + 0.2 * gains[t]) for t, m in rows if t <= end)
+
+    assert cf.petab.negative_log_likelihood(problem, {"k": 0.4, "g": 1.5}) == pytest.approx(own(0.4, 1.5), rel=1e-7)
+    assert gradient_agrees(problem)
+    for transcription in ("single", cf.MultipleShooting(3), "collocation"):
+        result = cf.fit(problem, transcription)
+        assert result.objective == pytest.approx(own(**result.values), rel=1e-6)
+
+
 def test_pre_equilibration_and_mapping_of_version_2(tmp_path):
     model = """
     model source
