@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,10 @@ sys.dont_write_bytecode = False
 # What a shell starts in the background ignores interrupts, which tests send to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Thousands of tests and their modules stay until the end: going through them for garbage again and again took a third
+# of collecting them.
+gc.disable()
 
 # As on Windows and macOS, whatever the system's own way is; see .ci/release.
 if os.environ.get("CASTFIT_START_METHOD"):
@@ -95,3 +100,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if used is not None:
             more = settings(used, max_examples=EXPLORE * used.max_examples, derandomize=False)
             test._hypothesis_internal_use_settings = more
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, among what tests make."""
+    gc.freeze()
+    gc.enable()

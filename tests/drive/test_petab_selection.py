@@ -8,6 +8,7 @@ import json
 import os
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from castfit import cli
 from tests.builders import refused
 from tests.paths import ROOT
 
-pytest.importorskip("petab_select")
+# Its import takes seconds, so it waits for the first test that needs it.
+pytestmark = pytest.mark.skipif(find_spec("petab_select") is None, reason="PEtab Select is not installed")
 
 CASES = ROOT / "tests" / "formats" / "petab" / "select"
 QUICK = ("0001", "0007")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -11,16 +12,17 @@ import pytest
 import castfit as cf
 from tests.drive.chores import STRAIGHT, Troubled, pole, rows
 
-distributed = pytest.importorskip("distributed")
-
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed"),
     pytest.mark.filterwarnings("default"),  # those of Dask are not ours
 ]
 
 
 @pytest.fixture(scope="module")
 def executor():
+    import distributed
+
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
@@ -65,6 +67,8 @@ def test_one_fit_of_four_workers_survives_the_death_of_one():
     searched = cf.multistart(problem, how, starts=starts)
     population, subjects = cf.Population({"b": cf.Individual(distribution="normal", omega=0.1)}), wells(12)
     mixed = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False)
+    import distributed
+
     killed: list[int] = []
     with (
         distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
