@@ -18,7 +18,8 @@ from tests.builders import refused
 from tests.paths import ROOT
 
 KINDS = ("piecewise_constant", "linear", "cubic_spline")
-METHODS = (cf.SingleShooting(), cf.MultipleShooting(4), cf.Collocation())
+SINGLE = cf.SingleShooting()
+METHODS = (SINGLE, cf.MultipleShooting(4), cf.Collocation())
 K = 0.5
 TIMES = np.linspace(0, 10, 26)[1:]
 
@@ -174,9 +175,9 @@ def test_problems_and_results_survive_pickling_and_saving(tmp_path):
     again = pickle.loads(pickle.dumps(problem))
     assert again.names == problem.names
     posed = pickle.loads(pickle.dumps(problem.posed))
-    result = cf.fit(problem)
-    assert_allclose(cf.fit(again).theta, result.theta, rtol=1e-6)
-    assert_allclose(cf.fit(posed).theta, result.theta, rtol=1e-6)
+    result = cf.fit(problem, SINGLE)
+    assert_allclose(cf.fit(again, SINGLE).theta, result.theta, rtol=1e-6)
+    assert_allclose(cf.fit(posed, SINGLE).theta, result.theta, rtol=1e-6)
     result.save(tmp_path / "result.json")
     loaded = cf.Result.load(tmp_path / "result.json").with_problem(again)
     assert loaded.smoothness == result.smoothness
@@ -244,7 +245,7 @@ def test_experiments_share_an_input_or_have_their_own():
     named = two_experiments(shared, cf.Input.estimated(knots[::2], guess=1.0, name="other"))
     assert len(named.names) == 14
     assert "other(2.5)" in named.names
-    found = cf.fit(apart)
+    found = cf.fit(apart, SINGLE)
     assert set(found.smoothness) == {"u"}  # one weight for both
     bands = found.estimated_inputs([0.0, 5.0])
     assert bands["experiment 1"]["u"][1] == pytest.approx(found.values["u(5)[experiment 1]"])
@@ -259,7 +260,7 @@ def test_one_experiment_may_know_what_another_estimates(scale):
     signal = cf.Input.linear(np.linspace(0, 10, 51), 1.0 + np.sin(np.linspace(0, 10, 51)) ** 2)
     mixed = two_experiments(cf.Input.estimated(knots, guess=1.0, scale=scale), signal)
     alone = mixed.posed.only(["experiment 1"])
-    assert_allclose(cf.fit(mixed).theta, cf.fit(alone).theta, atol=2e-4)
+    assert_allclose(cf.fit(mixed, SINGLE).theta, cf.fit(alone, SINGLE).theta, atol=2e-4)
     found = cf.simulate(mixed, {n: 2.0 for n in mixed.names})
     direct = cf.simulate(driven(), {"k": K}, TIMES, inputs={"u": signal})["x"]
     assert_allclose(found["experiment 2"]["x"], direct, rtol=1e-6)
@@ -269,7 +270,7 @@ def test_one_experiment_may_know_what_another_estimates(scale):
 
 def test_bands_follow_from_the_covariance_of_the_values():
     said = cf.Input.estimated(knots_of("cubic_spline", 8), "cubic_spline", guess=1.0)
-    result = cf.fit(asked(said))
+    result = cf.fit(asked(said), SINGLE)
     t = np.linspace(0, 10, 7)
     (band,) = result.estimated_inputs(t, confidence_level=0.9).values()
     basis = said.interpolation(t)
@@ -277,7 +278,7 @@ def test_bands_follow_from_the_covariance_of_the_values():
     half = 1.6448536 * np.sqrt(np.diag(basis @ result.covariance @ basis.T))
     assert_allclose(band["u upper"] - band["u"], half, rtol=1e-6)
     assert_allclose(band["u"] - band["u lower"], half, rtol=1e-6)
-    positive = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, scale="log")))
+    positive = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, scale="log")), SINGLE)
     (band,) = positive.estimated_inputs().values()
     assert (band["u lower"] > 0).all()
     assert_allclose(band["u upper"] * band["u lower"], band["u"] ** 2, rtol=1e-9)
@@ -302,11 +303,11 @@ def test_a_value_may_be_fixed_bounded_and_known_beforehand():
         priors={"u(10)": cf.Normal(0.0, 1e-3)},
     )
     assert "u(0)" not in fixed.names
-    result = cf.fit(fixed)
+    result = cf.fit(fixed, SINGLE)
     (band,) = result.estimated_inputs([0.0, 10.0]).values()
     assert band["u"][0] == band["u lower"][0] == 0.7
     assert abs(band["u"][1]) < 0.01
-    held = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, lower=0.9)))
+    held = cf.fit(asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0, lower=0.9)), SINGLE)
     assert held.active
     assert min(held.values.values()) == pytest.approx(0.9)
     influence = cf.prior_influence(result)
@@ -399,11 +400,11 @@ def test_the_receptor_of_stat5_is_stationary_by_another_integration():
 def test_the_problem_of_a_result_has_the_chosen_weights():
     problem = asked(cf.Input.estimated(knots_of("linear", 20), guess=1.0), k=cf.Parameter(K, prior=cf.Normal(K, 0.05)))
     for question in (problem, problem.posed):
-        result = cf.fit(question)
+        result = cf.fit(question, SINGLE)
         weight = result.smoothness["u"]
         (term,) = result.problem.posed.smooth
         assert (term.weight, term.chosen) == (weight, False)
-        again = cf.fit(result.problem, start=result)
+        again = cf.fit(result.problem, SINGLE, start=result)
         assert again.smoothness == result.smoothness
         assert_allclose(again.theta, result.theta, atol=1e-4)
     with refused("'v' is no estimated input", "the weight of 'u' is -1"):
@@ -412,7 +413,7 @@ def test_the_problem_of_a_result_has_the_chosen_weights():
 
 def test_predictions_of_expressions_know_the_input():
     problem = asked(cf.Input.estimated(knots_of("linear", 8), guess=1.0))
-    result = cf.fit(problem)
+    result = cf.fit(problem, SINGLE)
     u, x = cf.symbols("u x")
     (found,) = result.predict(TIMES, outputs={"gain": 3 * u + x}, bands="linear").values()
     (band,) = result.estimated_inputs(TIMES).values()
@@ -422,7 +423,9 @@ def test_predictions_of_expressions_know_the_input():
 
 
 def test_pictures_show_the_input(tmp_path):
-    result = cf.fit(asked(cf.Input.estimated(knots_of("piecewise_constant", 8), "piecewise_constant", guess=1.0)))
+    result = cf.fit(
+        asked(cf.Input.estimated(knots_of("piecewise_constant", 8), "piecewise_constant", guess=1.0)), SINGLE
+    )
     figure = result.plot(tmp_path / "fit.png")
     titles = [axes.get_title(loc="left") for axes in figure.get_axes()]
     assert any(title.startswith("u: ") and "effective" in title for title in titles)
