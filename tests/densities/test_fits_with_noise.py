@@ -9,6 +9,7 @@ from scipy import optimize, stats
 
 import castfit as cf
 from castfit.densities.noise.likelihood import without_kinks
+from tests.crossed import crossed
 
 TIMES = np.linspace(0.1, 5, 40)
 WAYS = [
@@ -17,6 +18,7 @@ WAYS = [
     (cf.Collocation(), cf.GaussNewton()),
     (cf.Collocation(), cf.Ipopt()),
 ]
+TRANSCRIPTIONS = ["single", "multiple", "collocation"]
 
 
 def decay(values, noise, *, guess=0.3, amount=5.0, **more):
@@ -82,16 +84,19 @@ def test_it_does_not_matter_where_a_spread_begins(name):
         assert result.iterations <= 2 * found[2].iterations
 
 
-@pytest.mark.parametrize(("transcription", "solver"), WAYS)
 @pytest.mark.parametrize(
-    ("noise", "values"),
-    [
-        (cf.StudentT(), course(10.0, 0.7)),
-        (cf.Gaussian(below=1.0), np.maximum(course(10.0, 0.7), 1.0)),
-        (cf.NegativeBinomial(), np.round(course(30.0, 0.5))),
-    ],
+    ("way", "kind"),
+    crossed(
+        {f"{t.label}-{s.label}": (t, s) for t, s in WAYS},
+        {
+            "heavy tails": (cf.StudentT(), course(10.0, 0.7)),
+            "a limit": (cf.Gaussian(below=1.0), np.maximum(course(10.0, 0.7), 1.0)),
+            "counts": (cf.NegativeBinomial(), np.round(course(30.0, 0.5))),
+        },
+    ),
 )
-def test_a_spread_that_wants_to_be_zero_ends_at_its_bound_and_says_so(transcription, solver, noise, values):
+def test_a_spread_that_wants_to_be_zero_ends_at_its_bound_and_says_so(way, kind):
+    (transcription, solver), (noise, values) = way, kind
     result = cf.fit(decay(values, noise, guess=0.6, amount=12.0), transcription, solver)
     assert result.success
     assert result.active == {f"{noise.spread_name}(x)": "lower"}
@@ -123,14 +128,7 @@ def test_laplace_meets_some_data_exactly_with_both_solvers():
     assert near.neg2loglik == pytest.approx(2 * best.fun, abs=0.1)
 
 
-WORKERS = [
-    (transcription, solver)
-    for transcription in ("single", "multiple", "collocation")
-    for solver in ("gauss_newton", "box", "ipopt", "sqp")
-]
-
-
-@pytest.mark.parametrize(("transcription", "solver"), WORKERS)
+@pytest.mark.parametrize(("transcription", "solver"), crossed(TRANSCRIPTIONS, ["gauss_newton", "box", "ipopt", "sqp"]))
 def test_a_likelihood_of_ones_own_without_curvature_ends_at_its_optimum(transcription, solver):
     """The example of `cf.Likelihood`: |m - y| / spread has no second derivative by y."""
     x, k, spread = cf.symbols("x k spread")
@@ -163,8 +161,7 @@ COSTS = {
 }
 
 
-@pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
-@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize(("name", "transcription"), crossed(list(COSTS), TRANSCRIPTIONS))
 def test_likelihoods_of_ones_own_end_where_nelder_and_mead_do(name, transcription):
     cost, number = COSTS[name]
     values = course(10.0, 0.7) + 0.3 * np.random.default_rng(3).laplace(size=40)

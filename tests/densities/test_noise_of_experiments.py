@@ -214,7 +214,7 @@ def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
 
 def test_every_driver_finds_the_most_likely_parameters() -> None:
     problem = cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()})
-    expected = cf.fit(problem).neg2loglik
+    expected = cf.fit(problem, "single").neg2loglik
     single = cf.SingleShooting()
     assert cf.multistart(problem, single, starts=3, rng=0).best.neg2loglik == pytest.approx(expected, abs=1e-3)
     assert cf.incremental(problem, single).result.neg2loglik == pytest.approx(expected, abs=1e-3)
@@ -227,7 +227,7 @@ def test_every_driver_finds_the_most_likely_parameters() -> None:
 
 def test_a_result_with_noise_survives_saving(tmp_path: Any) -> None:
     problem = cascade(counts(), sigma={"x": cf.unknown()}, noise={"obs": cf.Poisson()})
-    found = cf.fit(problem)
+    found = cf.fit(problem, "single")
     found.save(tmp_path / "result.json")
     loaded = cf.Result.load(tmp_path / "result.json").with_problem(problem)
     assert loaded.summary() == found.summary()
@@ -239,7 +239,7 @@ def test_a_result_with_noise_survives_saving(tmp_path: Any) -> None:
 
 
 def test_normalised_residuals_have_variance_one() -> None:
-    found = cf.fit(cascade(counts(), sigma={"x": cf.unknown()}, noise={"obs": cf.Poisson()}))
+    found = cf.fit(cascade(counts(), sigma={"x": cf.unknown()}, noise={"obs": cf.Poisson()}), "single")
     table = found.residual_table()
     obs = table["output"] == "obs"
     poisson = (table["prediction"] - table["value"])[obs] / np.sqrt(table["prediction"][obs])
@@ -251,11 +251,11 @@ def test_normalised_residuals_have_variance_one() -> None:
 @pytest.mark.parametrize("loss", ["huber", "soft_l1"])
 def test_a_loss_is_short_for_a_noise_model(loss: str) -> None:
     model = {"huber": cf.Huber, "soft_l1": cf.SoftL1}[loss]
-    short = cf.fit(cascade(noisy(), sigma={"x": 0.02, "obs": 2.0}), loss=loss, f_scale=1.5)
-    written = cf.fit(cascade(noisy(), noise={"x": model(0.02, f_scale=1.5), "obs": model(2.0, f_scale=1.5)}))
+    short = cf.fit(cascade(noisy(), sigma={"x": 0.02, "obs": 2.0}), "single", loss=loss, f_scale=1.5)
+    written = cf.fit(cascade(noisy(), noise={"x": model(0.02, f_scale=1.5), "obs": model(2.0, f_scale=1.5)}), "single")
     assert short.neg2loglik == pytest.approx(written.neg2loglik, rel=1e-8)
-    assert cf.fit(cascade(noisy()), loss=loss).names == ("k1", "k2", "sigma(all)")
-    assert cf.fit(cascade(noisy()), loss="linear").names == ("k1", "k2")
+    assert cf.fit(cascade(noisy()), "single", loss=loss).names == ("k1", "k2", "sigma(all)")
+    assert cf.fit(cascade(noisy()), "single", loss="linear").names == ("k1", "k2")
 
 
 def test_losses_that_cannot_be_are_refused() -> None:
@@ -278,13 +278,13 @@ def test_a_dispersion_is_called_so_and_by_its_old_name(tmp_path, monkeypatch):
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
     data = cf.Experiment({"x": [40, 21, 26, 9, 21, 12]}, time=[0.5, 1, 1.5, 2, 2.5, 3], noise=cf.NegativeBinomial())
     asked = {"model": model, "experiments": data, "parameters": {"k": 1.0}}
-    result = cf.fit(cf.Problem(**asked))
+    result = cf.fit(cf.Problem(**asked), "single")
     assert result.names == ("k", "dispersion(x)")
     assert result["sigma(x)"] == result["dispersion(x)"] == result.parameters["dispersion(x)"]
-    again = cf.fit(cf.Problem(**asked), start={"sigma(x)": result["dispersion(x)"].value})
+    again = cf.fit(cf.Problem(**asked), "single", start={"sigma(x)": result["dispersion(x)"].value})
     assert again["dispersion(x)"].value == pytest.approx(result["dispersion(x)"].value, rel=1e-4)
     monkeypatch.setattr(cf.NegativeBinomial, "spread_name", "sigma")  # as results were saved before
-    before = cf.fit(cf.Problem(**asked))
+    before = cf.fit(cf.Problem(**asked), "single")
     assert before.names == ("k", "sigma(x)")
     before.save(tmp_path / "before.json")
     monkeypatch.undo()
