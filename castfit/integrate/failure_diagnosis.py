@@ -90,12 +90,20 @@ def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
         u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
         end = probe.values(replace(here, duration=piece, u=u))
         if end.failures:
+            if end.failures[0].cause == "consistent_initialisation" and not _begins(probe, replace(here, u=u)):
+                break  # no shorter piece will
             piece = 0.5 * piece
             continue
         here = replace(here, start=here.start + piece, x0=end.x[:, -1], z0=end.z[:, -1])
         piece = np.minimum(piece, begin + width - here.start)
     u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
     return replace(here, duration=np.zeros(1), u=u), tries
+
+
+def _begins(probe: Integrator, lane: Lanes) -> bool:
+    """Whether the algebraic equations have a solution near their guess where a lane starts."""
+    at = AlgebraicPoints(lane.start, lane.x0, lane.p, lane.u[:, 0, :, 0])
+    return bool(probe.algebra.solve(at, lane.z0, lane.units[1])[1].all())
 
 
 def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:

@@ -342,6 +342,7 @@ def rod(cells):
     return cf.Model(flows, inputs=[u]), question
 
 
+@pytest.mark.slow
 def test_runge_kutta_steps_are_short_enough_for_what_decays():
     """At rest every step is exact, however long; away from it errors grow by 4e6 in a stage of 4 steps."""
     model, question = rod(8)

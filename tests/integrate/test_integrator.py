@@ -27,6 +27,7 @@ from castfit.fit.fit import _mention as mentioned
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
 from castfit.model.model import Model, symbols
 from tests.builders import decay_problem
+from tests.crossed import crossed
 
 METHODS = ["cvodes", "adams", "idas", "esdirk", "rosenbrock", "collocation"]
 DAE_METHODS = ["idas", "esdirk", "rosenbrock", "collocation"]
@@ -500,8 +501,7 @@ def test_a_failing_lane_takes_no_other_with_it(method, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("intervals", [1, 7])
+@pytest.mark.parametrize(("method", "intervals"), crossed(METHODS, [1, 7]))
 def test_a_failure_is_located(method, intervals):
     integrator = Integrator(lotka_volterra().system, np.arange(1, intervals + 1) / intervals, IntegratorOptions(method))
     stop = integrator.locate_failure(make_lanes([0.4, 1.0], [GOOD, POLE], 10.0, m=intervals), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ def same(a: Posed, b: Posed) -> None:
         np.testing.assert_allclose(x.R_q, y.R_q, rtol=1e-7, atol=1e-7)
 
 
+@cache
 def questions() -> dict[str, Posed]:
     posed = everything().posed
     theta = posed.guess

@@ -579,6 +579,7 @@ def test_what_found_the_fit_follows_it(transcription, tmp_path):
     assert cf.profile(result, ["k1"], "collocation").transcription.startswith("collocation")
 
 
+@pytest.mark.slow
 def test_a_contour_of_what_is_known_only_in_combination_is_followed_far():
     """Far along the valley a step fell off it, and no slice held its start."""
     found = cf.contours(growth("log"), "r", "loss", confidence_levels=0.68, slices=8)
