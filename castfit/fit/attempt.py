@@ -18,7 +18,7 @@ from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, objective_function, verify
 from castfit.problem.constraints import ALONG
 from castfit.simulate.simulate import Nodes, SimulationError, trace
-from castfit.solve.residual_plausibility import beyond_noise, suspicious
+from castfit.solve.residual_plausibility import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.staged import violated
 from castfit.solve.stationarity import finished, still_falls
@@ -131,11 +131,9 @@ class Attempt(Solved):
         return connected and self.solution.status is not Status.INACCURATE and not suspicious(self.staged, self.linear)
 
     def confirms(self, other: Attempt) -> bool:
-        """Whether this is the same optimum, found in another way, of data that may scatter by any amount."""
+        """Whether both are solutions, and the same optimum."""
         both = self.solution.status.success and other.solution.status.success
-        if not both or not self.staged.layout.n_groups or beyond_noise(self.staged, self.linear):
-            return False
-        return abs(self.linear.cost - other.linear.cost) <= _BETTER * other.linear.half_square
+        return both and abs(self.linear.cost - other.linear.cost) <= _BETTER * other.linear.half_square
 
     def better_than(self, other: Attempt) -> bool:
         """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""

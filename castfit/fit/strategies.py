@@ -10,10 +10,10 @@ begins
 Where it fails, or ends where residuals are far larger than the noise, `STRATEGIES` follow, most of them for what has
 states to start (multiple shooting and collocation); first of all, where states are hidden, ever longer horizons, which
 end where one of them does not describe its data; then the transcription that the choice says. They go on until one ends
-in a solution that describes the data. Noise of unknown size may be large: then it is enough if the residuals of the
-first search look like noise, or if another way leads to its solution as well. One of another transcription is handed
-back: the transcription that was asked for starts from its trajectory. If none does, the best of all is the answer;
-where it costs more than the start, simulated, a box leads down from there.
+in a solution that describes the data, or in one that was found before: then model or sigma may be wrong. Noise of
+unknown size may be large: then it is enough if the residuals of the first search look like noise. What describes the
+data and is of another transcription is handed back: the one that was asked for starts from its trajectory. If nothing
+does, the best of all is the answer; where it costs more than the start, simulated, a box leads down from there.
 
 `castfit.estimate` plays the same ones from many points (castfit.drive.search.portfolio.strategies): there a strategy
 only has to lead near an optimum, at the accuracy of a search (`Strategy.lead`).
@@ -211,6 +211,34 @@ class OtherNodes(OtherTranscription):
     work = "multiple", 1.0
 
 
+class Resumed(Strategy):
+    """The first search, from where it was given up.
+
+    Where all states are measured it comes next: if it ends where these led, there is hardly anything else to be found.
+    Of hidden states both may have missed the same.
+    """
+
+    words = "going on with the first search"
+    work = "single", 1.0
+
+    def __init__(self, first: Attempt) -> None:
+        self.first = first
+
+    def suits(self, problem: Posed, asked: Transcription) -> bool:
+        """Tell so: somebody has looked whether there is a way to go on."""
+        return True
+
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+        """Begin where it ended."""
+        return self.first.transcription, self.first.theta
+
+    def outcome(self, run: FitRun, best: Attempt, asked: Transcription, theta: Array, why: str) -> Attempt | None:
+        """Go down as far as that leads."""
+        run.begins(self.words, f"{why}; now {self.words}")
+        staged = self.first.transcription.transcribe(run.problem, self.first.theta)
+        return run.attempt(SolveStaging(self.first.transcription, staged, self.words, solver=DOWN))
+
+
 class SimulatedStates(Strategy):
     """States from simulation instead of from data."""
 
@@ -402,8 +430,9 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
     best, refused = first, ""
     tried: list[str] = []
     winner, confirmed = 0, False
+    given_up = first if then is not None and status is Status.MAX_ITERATIONS else None
     with suppress(Stopped):
-        ways, refused = _affordable(run, asked if then is None else then, theta)
+        ways, refused = _affordable(run, asked if then is None else then, theta, given_up)
         for strategy in ways:
             # Where the first search failed, noise that is large may hide an optimum that is not the best one.
             enough = (best.good if status.success else best.clear) and not doubted
@@ -414,15 +443,13 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
             tried += run.strategies[known:]
             if now is None:
                 continue
-            confirmed = status.success and now.confirms(best)
+            # From the same start ever longer horizons may well lead into the same poor optimum.
+            confirmed = strategy is not GROWING and now.confirms(best)
             if strategy.preferred(now, best):
                 best, winner = now, len(tried)
             doubted = doubted and not now.good
             if now.ended or confirmed:
                 break
-        if best is first and then is not None and status is Status.MAX_ITERATIONS and run.remaining > 0:
-            again = asked.transcribe(run.problem, first.theta)
-            best = first = run.attempt(SolveStaging(asked, again, solver=DOWN))
     back = run.choice is not None and run.choice.back
     if best is not first and then is not None and back and best.good and best.transcription.label == then.label:
         best = _handed_back(run, best, asked, warm=True)  # which takes less time, also for whatever refits it
@@ -431,11 +458,15 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
     if best is first:
         return best, " ".join([f"Also tried, no better: {', '.join(tried)}."] * bool(tried) + [refused] * bool(refused))
     # A search that ended elsewhere, or nowhere, is part of how this came about.
-    how = "ended at a poorer optimum" if status.success else f"failed ({status.value})"
-    return best, f"The first search {how}; this was found by try {winner}, {best.staging.what}."
+    how = "failed" if given_up is None else "was given up"
+    how = "ended at a poorer optimum" if status.success else f"{how} ({status.value})"
+    again = f", and again by {tried[-1]}" if confirmed else ""
+    return best, f"The first search {how}; this was found by try {winner}, {best.staging.what}{again}."
 
 
-def _affordable(run: FitRun, asked: Transcription, theta: Array) -> tuple[list[Strategy], str]:
+def _affordable(
+    run: FitRun, asked: Transcription, theta: Array, given_up: Attempt | None = None
+) -> tuple[list[Strategy], str]:
     """Return what suits, in the order in which it is tried, and a sentence about what needs more memory than there is.
 
     What is predicted to take little time keeps the order in which it won most; of the rest the cheaper comes first.
@@ -446,6 +477,8 @@ def _affordable(run: FitRun, asked: Transcription, theta: Array) -> tuple[list[S
         other = OtherNodes() if isinstance(choice.then, MultipleShooting) else OtherTranscription()
         last = ways.index(GROWING) + 1 if GROWING in ways else 0
         ways = [*ways[:last], other, *ways[last:]]
+        if given_up is not None:
+            ways.insert(last + 1 if every_state_measured(run.problem) else len(ways), Resumed(given_up))
     elif choice is not None and not has_states(asked):
         ways = [GROWING, *ways]
     staged = _known(run, theta)

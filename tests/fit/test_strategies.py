@@ -13,6 +13,7 @@ import castfit as cf
 from castfit._bench.textbook_models import Textbook
 from castfit._support.status import SOLVED, Status
 from castfit.fit import strategies
+from castfit.fit.attempt import Attempt
 from castfit.fit.start import local_search
 from castfit.solve.solution import Control, Solution
 from castfit.solve.staged import StagedProblem
@@ -147,14 +148,43 @@ def test_tries_end_with_the_time_and_with_the_callback(monkeypatch, clock):
     assert result.iterations <= 3
 
 
-def test_what_was_tried_in_vain_is_said():
+def undescribed() -> cf.Problem:
+    """Data that no decay describes."""
     x, k = cf.symbols("x k")
     data = cf.Experiment({"x": [1.0, -1.0, 1.0, -1.0]}, time=[1, 2, 3, 4], sigma=0.01, initial={"x": 1.0})
-    problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
-    result = cf.fit(problem, cf.MultipleShooting(4))
+    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": 0.5})
+
+
+def test_what_was_found_again_is_said_and_ends_the_search():
+    result = cf.fit(undescribed(), cf.MultipleShooting(4))
+    assert "Found again by states from simulation." in result.message
+    assert result.strategies == ("the start", "states from simulation")
+    assert not result.goodness.described
+
+
+def test_what_was_tried_in_vain_is_said(monkeypatch):
+    monkeypatch.setattr(Attempt, "confirms", lambda self, other: False)
+    result = cf.fit(undescribed(), cf.MultipleShooting(4))
     assert "Also tried, no better: " in result.message
     assert "single shooting from the same start" in result.message
     assert not result.goodness.described
+
+
+def test_a_search_that_was_given_up_goes_on_where_another_one_ends_in_a_poor_optimum():
+    """Sigma is a tenth of the noise: nothing describes such data, and two ways to one optimum are enough."""
+    x, y, k, m = cf.symbols("x y k m")
+    model = cf.Model({x: -k * x, y: k * x - m * y}, parameters=[k, m], initial={x: 1.0, y: 0.0})
+    times = np.linspace(0.2, 5.0, 20)
+    true = cf.simulate(model, times=times, parameters={"k": 1.0, "m": 0.4})
+    draws = np.random.default_rng(3).standard_normal((2, 20))
+    data = {name: true[name] + 0.1 * z for name, z in zip("xy", draws, strict=True)}
+    problem = cf.Problem(model, cf.Experiment(data, times, sigma=0.01), parameters={"k": 3.0, "m": 0.1})
+    result = cf.fit(problem)
+    assert result.strategies == ("the start", "multiple shooting", "going on with the first search")
+    assert "this was found by try 1, multiple shooting, and again by going on with the first search." in result.message
+    assert result.success
+    assert not result.goodness.described
+    assert result.objective == pytest.approx(cf.fit(problem, "single", retry=False).objective, rel=1e-6)
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in SOLVED])
