@@ -29,7 +29,7 @@ import scipy
 
 from castfit._support.distribution_functions import chi2_cdf, chi2_tail
 from castfit._support.records import dataclass
-from castfit._support.reprs import one_line
+from castfit._support.reprs import listed, one_line
 from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
 from castfit.result.residuals import runs as signs
 
@@ -132,7 +132,8 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
     look = f"look at {place}, which has {100 * max(parts) / max(sum(parts), np.finfo(float).tiny):.0f} % of it"
     claim = grade(p_value)
     if claim == SHOWN and chi2 > _POOR**2 * dof:
-        return False, f"The model does not describe the data: {ratio}; {look}. Other starts may be better."
+        remedy = "Other starts may be better, or sigma is too small."
+        return False, f"The model does not describe the data: {ratio}; {look}. {remedy}"
     if claim == SHOWN:
         remedy = "The model lacks something, other starts may be better, or sigma is too small."
         return True, f"The residuals are larger than sigma says: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
@@ -150,7 +151,7 @@ def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> 
     """Judge by what is left; `dof` where data without a time course are compared with a constant, otherwise 0."""
     known = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not known:
-        return True, ""
+        return True, f"The values of {listed(unexplained)} do not vary: how much the model explains cannot be said."
     worst = max(known, key=lambda name: known[name])
     left = left_by_model(worst, known[worst])
     if known[worst] > 1.0:

@@ -952,14 +952,15 @@ def _verdict(result: Result) -> str:
     if result.described or not result.success:
         return f"{'Success' if result.success else 'Failure'}: {result.message}"
     unexplained = {name: left for name, left in result.goodness.unexplained.items() if np.isfinite(left)}
+    or_else = ""
     if np.isfinite(result.goodness.p_value):
-        poor = f"chi2/n = {result.chi2 / result.n_data:.3g}"
+        poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma is too small"
     elif unexplained:
         worst = max(unexplained, key=lambda name: unexplained[name])
         poor = left_by_model(worst, unexplained[worst])
     else:
         poor = "the model does not describe the data"
-    remedy = "cf.estimate(problem) looks for a better one; if there is none, it is the model."
+    remedy = f"cf.estimate(problem) looks for a better one; if there is none, it is the model{or_else}."
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 

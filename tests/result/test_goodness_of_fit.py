@@ -177,3 +177,21 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     assert good.described
     assert "poor" not in str(good)
     assert "Success: " in str(good)
+
+
+def test_data_that_do_not_vary_judge_no_model_by_their_variance() -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    result = cf.fit(cf.Problem(model, cf.Experiment({"x": [0.5] * 4}, time=[1, 2, 3, 4]), parameters={"k": 0.3}))
+    assert result.described
+    assert "The values of x do not vary: how much the model explains cannot be said." in str(result)
+
+
+def test_where_sigma_is_far_too_small_it_is_named_beside_the_model() -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    data = {"x": np.exp(-0.3 * np.arange(1, 9)) + 0.1 * np.cos(5.0 * np.arange(8))}
+    result = cf.fit(cf.Problem(model, cf.Experiment(data, np.arange(1, 9), sigma=0.01), parameters={"k": 0.3}))
+    assert not result.described
+    assert "Other starts may be better, or sigma is too small." in str(result)
+    assert "it is the model, or sigma is too small." in str(result)

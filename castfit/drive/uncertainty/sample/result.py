@@ -103,7 +103,7 @@ class SampleResult(DrawsResult):
         }
         walkers = parts[0].shape[0] if parts else 0
         whole = f"{chains} chains of {walkers} walkers, {done - tune} steps each after {tune}."
-        short = f" {len(ensembles)} chains came to an end." if len(ensembles) < chains else ""
+        short = f" Only {len(ensembles)} of them came so far." if len(ensembles) < chains else ""
         said = [STOPS[stopped]] if stopped else []
         accepted = float(np.mean([e.moved[kept].mean() for e in ensembles])) if done > tune else np.nan
         evaluations = sum(e.evaluations for e in ensembles)
@@ -153,14 +153,17 @@ class SampleResult(DrawsResult):
 
     @cached_property
     def effective(self) -> dict[str, float]:
-        """Of each quantity, how many independent draws they are worth, in the middle or in the tails: the less."""
+        """Of each quantity, how many independent draws they are worth, in the middle or in the tails: the less.
+
+        Of few steps ArviZ's figure may exceed the number of draws, which this one does not.
+        """
         bulk = self._diagnosed(self.chain, "ess", method="bulk")
         tail = self._diagnosed(self.chain, "ess", method="tail", prob=_TAILS)
-        return {name: min(bulk[name], tail[name]) for name in self.names}
+        return {name: min(bulk[name], tail[name], float(len(self.thetas))) for name in self.names}
 
     def _diagnosed(self, chains: Sequence[Array] | Array, what: str, **options: Any) -> dict[str, float]:
         """Return a diagnosis of ArviZ for each quantity, of chains (chains, steps, n)."""
-        if self.chain.shape[1] < _LEAST:
+        if self.chain.shape[1] < _LEAST or (what == "rhat" and len(chains) < 2):
             return dict.fromkeys(self.names, np.nan)
         function = getattr(_arviz(), what)
         return {n: float(function(np.stack([c[:, j] for c in chains]), **options)) for j, n in enumerate(self.names)}
@@ -175,6 +178,8 @@ class SampleResult(DrawsResult):
     @property
     def sentence(self) -> str:
         """Whether the draws can be relied on, in words."""
+        if self.chains == 1:
+            return "A single chain cannot tell whether its draws have converged; let two run at least."
         if not np.isfinite(list(self.r_hat.values())).all():
             return f"There are too few steps to say anything about convergence; {_LONGER}."
         worst, slow = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))

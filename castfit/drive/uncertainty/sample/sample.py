@@ -42,6 +42,7 @@ _DRAWS = 4000  # that are kept at least,
 _DOUBLED = 4  # and how often they are doubled where they have not converged
 _DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
 _BY_STEP = ("thetas", "logs", "sigmas", "moved")
+_SLICE = 5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
 _TRIES = 200  # draws for the start of one walker
 _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip install 'castfit[sampling]'"
 
@@ -51,7 +52,7 @@ class WalkerEnsemble:
     """The walkers of one chain, for some steps.
 
     thetas (steps, walkers, n), logs (steps, walkers), sigmas (steps, walkers, n_groups); moved (steps, walkers):
-    whether a proposal was accepted; state: emcee's, from which they go on; cut: whether the time ended it
+    whether a proposal was accepted; state: emcee's, from which they go on
     """
 
     thetas: Array
@@ -60,7 +61,6 @@ class WalkerEnsemble:
     moved: Array
     evaluations: int
     state: Any
-    cut: bool
 
     def followed_by(self, other: WalkerEnsemble) -> WalkerEnsemble:
         """Return both, one after the other."""
@@ -126,7 +126,7 @@ def sample(
     max_time : float
         Seconds; the steps that all chains have come to then count.
     callback : callable, optional
-        Called with a `SampleProgress` after each chain; no more are run when it returns True.
+        Called with a `SampleProgress` after each chain, and every few seconds; no more is run when it returns True.
     verbose : {0, 1, 2}, optional
         Nothing, the state of the run, one line per chain.  By default a line on a terminal or in a notebook, from two
         seconds on until the end.
@@ -172,10 +172,16 @@ def sample(
     steps = kept + (least if tune is None else int(tune))
     most = steps if draws is not None else steps << _DOUBLED
     job = run.freeze("sample", "the problem", (posed, result.with_problem(posed), each))
-    tasks = deque((i, (job, i, seed, None, steps, run.deadline)) for i in range(count))
+    part = min(_SLICE, float(run.max_time) / (4 * count))
     found: dict[int, WalkerEnsemble] = {}
     trouble: dict[int, str] = {}
     reached = dict.fromkeys(range(count), 0)  # steps of each chain
+
+    def onward(i: int) -> tuple[int, tuple[Any, ...]]:
+        state = found[i].state if i in found else None
+        return i, (job, i, seed, state, steps - reached[i], part, run.deadline)
+
+    tasks = deque(onward(i) for i in range(count))
 
     def drawn(stopped: Status | None) -> SampleResult:
         done = min((len(e.thetas) for e in found.values()), default=0)
@@ -185,6 +191,7 @@ def sample(
         return SampleResult.of(result, ensembles, count, min(before, done), stopped, said, run.seconds)
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
+        nonlocal steps
         if isinstance(outcome, InputError):
             raise outcome
         if outcome is None:
@@ -194,17 +201,18 @@ def sample(
         else:
             found[i] = found[i].followed_by(outcome) if i in found else outcome
             reached[i] = len(found[i].thetas)
-        whole = max(reached.values())
-        ended = sum(r == whole for r in reached.values()) + len(trouble)
-        may_go_on = not trouble and whole < most and not any(e.cut for e in found.values())
-        if ended == count and may_go_on and not drawn(None).converged:
-            tasks.extend((j, (job, j, seed, found[j].state, whole, run.deadline)) for j in range(count))
+            if reached[i] < steps:
+                tasks.append(onward(i))
+        ended = sum(r == steps for r in reached.values()) + len(trouble)
         now = SampleProgress(ended, count, run.seconds, each * sum(reached.values()))
+        if ended == count > 1 and not trouble and steps < most and not drawn(None).converged:
+            steps *= 2
+            tasks.extend(onward(j) for j in range(count))
         return ProgressReport(now, now.sentence, f"chain {i}", ended, count)
 
     stopped = carry_out(run, _chain, tasks, enter, limit=np.inf)
-    if any(e.cut for e in found.values()):
-        stopped = stopped or Status.MAX_TIME
+    if stopped is None and any(r < steps for i, r in reached.items() if i not in trouble):
+        stopped = Status.MAX_TIME
     return drawn(stopped)
 
 
@@ -213,13 +221,17 @@ _Parts = tuple[Posed, Any, int]
 
 @task
 def _chain(
-    job: bytes | _Parts, index: int, seed: int, state: Any, steps: int, deadline: float
+    job: bytes | _Parts, index: int, seed: int, state: Any, steps: int, seconds: float, deadline: float
 ) -> WalkerEnsemble | None:
-    """Let the walkers of one chain go on from a state, or begin, wherever this is called; None if there is no time."""
+    """Let the walkers of one chain go on from a state, or begin, wherever this is called; None if there is no time.
+
+    They make a step at least, and end after some seconds.
+    """
     emcee: Any = import_module("emcee")
     posed, result, walkers = thaw(job)
     if deadline <= time.time():
         return None
+    deadline = min(deadline, time.time() + seconds)
     white = whitening(posed, result)
     log = posterior(posed, result.theta, result.integrator)
     count = 0
@@ -242,12 +254,11 @@ def _chain(
     ]
     kept = [("sigma", np.float64, (n_groups,))]
     sampler: Any = emcee.EnsembleSampler(walkers, n, value, moves=moves, blobs_dtype=kept)
-    places, now, done, cut = [state.coords], state, 0, False
+    places, now, done = [state.coords], state, 0
     for now in sampler.sample(state, iterations=steps, skip_initial_state_check=True):
         places.append(now.coords.copy())
         done += 1
-        if done < steps and time.time() > deadline:
-            cut = True
+        if time.time() > deadline:
             break
     chain = np.array(places)
     blobs = sampler.get_blobs()[:done]
@@ -255,7 +266,7 @@ def _chain(
     sigmas = unnamed.astype(float).reshape(done, walkers, n_groups)
     moved = (np.diff(chain, axis=0) != 0.0).any(axis=2)
     thetas = white.centre + chain[1:] @ white.root.T
-    return WalkerEnsemble(thetas, sampler.get_log_prob()[:done], sigmas, moved, count, now, cut)
+    return WalkerEnsemble(thetas, sampler.get_log_prob()[:done], sigmas, moved, count, now)
 
 
 def _first(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:
