@@ -218,6 +218,23 @@ class BlockMatrix(NDArrayOperatorsMixin):
             valid[valid] = self.chain[there[valid]] == self.chain[valid]
             yield k, each[valid], there[valid]
 
+    def half(self, rows: Any) -> tuple[Array, Array]:
+        """Return (k, n_b) and (k, w) that are half of  rows M rows^T  of sparse rows (k, n), each of one experiment.
+
+        The first times their transpose, and the second times theirs where two rows are of the same experiment, add up
+        to it; what is held or open is left out, and so are X and what is further, which errors of integration cause.
+        """
+        free = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))
+        scaled = rows.multiply(free).tocsc()
+        own = scaled[:, self.own].tocsr()
+        roots = np.zeros_like(self.P)
+        sizes = np.bincount(self.chain, minlength=1)[self.chain]
+        for size in np.unique(sizes):
+            first = np.flatnonzero((sizes == size) & (self.position == 0))
+            at = first[:, None] + np.arange(int(size))
+            roots[at, :size] = _root(self.P[at, :size])
+        return (scaled[:, self.common].toarray() + own @ self.L) @ _root(self.C), np.asarray(own @ roots)
+
     def strongest(self) -> tuple[Index, Array]:
         """Return per row the other column with the entry of largest magnitude, and that entry, (n,) each.
 
@@ -307,3 +324,9 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
+
+
+def _root(squares: Array) -> Array:
+    """Return a root of each matrix of a stack (..., n, n), of what is positive in it."""
+    values, vectors = np.linalg.eigh(0.5 * (squares + squares.swapaxes(-1, -2)))
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]

@@ -292,6 +292,7 @@ def diagnose(
     heavy: Collection[str] = (),
     by_experiment: bool = True,
     hat: Array | None = None,
+    shared: int | None = None,
     influential: tuple[Influential, ...] = (),
     goodness: Goodness | None = None,
     chi2: float = np.nan,
@@ -307,6 +308,7 @@ def diagnose(
     heavy : outputs whose noise model expects values far away
     by_experiment : whether every experiment is tested for itself, too
     hat : (n, k), whose products with each other are the hat matrix of the fit; none if it is not known
+    shared : columns of `hat` that experiments share, of which the others are each experiment's own; by default all
     influential : tuple of Influential
     goodness : what is said of chi2
     """
@@ -334,7 +336,7 @@ def diagnose(
         figures: dict[tuple[str, str], dict[str, Figure]] = {}
         for (e, name), series in family.items():
             kept = [at for one in series if (at := one[usable[one] & ~away[one]]).size and name not in skip]
-            figures[e, name] = _figures(table, kept, Q, normal=name not in not_normal)
+            figures[e, name] = _figures(table, kept, Q, shared, normal=name not in not_normal)
         each = [f[test].p_value for f in figures.values() for test in _TESTS if _TESTS[test].weight]
         weights = [w.weight for _ in figures for w in _TESTS.values() if w.weight]
         graded = iter(adjusted(np.array(each), np.array(weights)).tolist())
@@ -378,7 +380,9 @@ def _silent(r: Array, known: bool) -> bool:
     return not np.any(r) or (known and float(np.mean(r**2)) < _TINY)
 
 
-def _figures(table: Mapping[str, NDArray[Any]], each: list[Index], Q: Array, *, normal: bool) -> dict[str, Figure]:
+def _figures(
+    table: Mapping[str, NDArray[Any]], each: list[Index], Q: Array, shared: int | None, *, normal: bool
+) -> dict[str, Figure]:
     """Test the residuals of one output, whose rows are given by experiment."""
     if not each:
         return dict.fromkeys(_TESTS, UNTESTED)
@@ -388,7 +392,7 @@ def _figures(table: Mapping[str, NDArray[Any]], each: list[Index], Q: Array, *, 
     r = table["normalised"][own] / np.sqrt(left[left > _TINY])
     in_time = [_per_time(table["time"][e], table["normalised"][e][:, None])[:, 0] for e in each]
     return {
-        "autocorrelation": neighbours(in_time, [_per_time(table["time"][e], Q[e]) for e in each]),
+        "autocorrelation": neighbours(in_time, [_per_time(table["time"][e], Q[e]) for e in each], shared),
         "runs": runs(in_time),
         "normality": normality(r) if normal else UNTESTED,
         "with_prediction": trend(r, np.abs(table["prediction"][own])),

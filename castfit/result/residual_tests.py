@@ -44,13 +44,14 @@ _ALTERNATING = 0.05  # part of the probability that goes to neighbours that alte
 _LOG_U = np.linspace(-16.0, 16.0, 513)  # of Imhof's integral, whose integrand is smooth in log u
 
 
-def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None) -> Figure:
+def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None, shared: int | None = None) -> Figure:
     """Return the correlation of neighbours, and the probability of one so far from what the fit leaves of noise.
 
     Nearly all of the probability is for neighbours that are alike, as where a model misses something.
 
     series : (n_s,) each
     hat : rows of Q of each series, (n_s, k); none if nothing is known of the fit
+    shared : columns of all series, of which the others are each series' own; by default all
     """
     e = np.concatenate([*series, np.empty(0)])
     squares, linked = float(e @ e), np.ones(max(e.size - 1, 0))
@@ -60,14 +61,20 @@ def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None) -> F
         return UNTESTED
     r = float(np.sum(linked * e[:-1] * e[1:])) / squares
     Q = np.zeros((e.size, 0)) if hat is None else np.concatenate(list(hat))
-    alike = (_exact_tail if e.size <= _EXACT else _beta_tail)(r, linked, Q)
+    parts = [Q] if shared is None or shared >= Q.shape[1] else np.split(Q, ends)
+    alike = (_exact_tail if e.size <= _EXACT else _beta_tail)(r, linked, parts, 0 if len(parts) == 1 else shared or 0)
     return Figure(r, min(alike / (1.0 - _ALTERNATING), (1.0 - alike) / _ALTERNATING, 1.0))
 
 
-def _exact_tail(r: float, linked: Array, Q: Array) -> float:
+def _exact_tail(r: float, linked: Array, parts: Sequence[Array], shared: int = 0) -> float:
     """Return the probability of a correlation of at least r: Imhof's integral."""
-    n = linked.size + 1
-    values, vectors = np.linalg.eigh(np.eye(n) - Q @ Q.T)
+    n, every = linked.size + 1, np.concatenate(list(parts))
+    H = every[:, :shared] @ every[:, :shared].T
+    first = 0
+    for Q in parts:
+        at = slice(first, first := first + len(Q))
+        H[at, at] += Q[:, shared:] @ Q[:, shared:].T
+    values, vectors = np.linalg.eigh(np.eye(n) - H)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     B = np.diag(np.full(n, -r)) + np.diag(0.5 * linked, 1) + np.diag(0.5 * linked, -1)
     of = np.linalg.eigvalsh(root.T @ B @ root)
@@ -77,8 +84,11 @@ def _exact_tail(r: float, linked: Array, Q: Array) -> float:
     return float(np.clip(p, 0.0, 1.0))
 
 
-def _beta_tail(r: float, linked: Array, Q: Array) -> float:
-    """Return the probability of a correlation of at least r, by the beta distribution of its mean and variance."""
+def _beta_tail(r: float, linked: Array, parts: Sequence[Array], shared: int = 0) -> float:
+    """Return the probability of a correlation of at least r, by the beta distribution of its mean and variance.
+
+    Q has the first columns of all `parts`, and the others of each by themselves.
+    """
     n = linked.size + 1
 
     def beside(X: Array) -> Array:
@@ -87,11 +97,18 @@ def _beta_tail(r: float, linked: Array, Q: Array) -> float:
         out[1:] += 0.5 * linked[:, None] * X[:-1]
         return out
 
-    left, AQ = n - float(np.sum(Q**2)), beside(Q)
-    mean = -float(np.sum(Q * AQ)) / left
-    BQ = AQ - mean * Q
-    within = Q.T @ BQ
-    squares = 0.5 * float(np.sum(linked)) + mean**2 * n - 2.0 * float(np.sum(BQ**2)) + float(np.sum(within * within.T))
+    every = np.concatenate(list(parts))
+    left, AQ = n - float(np.sum(every**2)), beside(every)
+    mean = -float(np.sum(every * AQ)) / left
+    BQ = AQ - mean * every
+    border, within, first = np.zeros((shared, shared)), 0.0, 0  # Q^T B Q, and the squares of its entries
+    for Q in parts:
+        block = Q.T @ BQ[first : first + len(Q)]
+        first += len(Q)
+        within += float(np.sum(block**2)) - float(np.sum(block[:shared, :shared] ** 2))
+        border += block[:shared, :shared]
+    within += float(np.sum(border**2))
+    squares = 0.5 * float(np.sum(linked)) + mean**2 * n - 2.0 * float(np.sum(BQ**2)) + within
     variance = 2.0 * squares / (left * (left + 2.0))
     size = (1.0 - mean**2) / variance - 1.0
     return beta_cdf(0.5 * size * (1.0 - mean), 0.5 * size * (1.0 + mean), 0.5 * (1.0 - r))

@@ -30,6 +30,7 @@ from castfit.problem import fingerprint
 from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, PETAB
 from castfit.problem.observables import called_now
 from castfit.problem.problem import Posable, kind_mistakes, with_correlations, with_nodes, with_smoothness
+from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
@@ -968,7 +969,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     """Look at the residuals of a result."""
     table = result.residual_table()
     models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
-    found = _influence(result)
+    found, (hat, shared) = _influence(result), _hat(result)
     table["normalised"] = whitened(posed, scores(posed, table))
     said = diagnose(
         table,
@@ -978,7 +979,8 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,
-        hat=_hat(result),
+        hat=hat,
+        shared=shared,
         influential=() if found is None else named_influential(found, table, result.names),
         goodness=result.goodness,
         chi2=result.chi2,
@@ -1010,15 +1012,24 @@ def _influence(result: Result) -> Influence | None:
     return influence(r, rows, result.root, leverage, result.rank, dof)
 
 
-def _hat(result: Result) -> Array | None:
-    """Return rows (n_data, n_theta) whose products are the hat matrix of the fit; None where it is not known."""
-    n, rows, root = result.n_data, result.jacobian[: result.n_data], result.root
-    if not result.success or result.leverage.size != n or root.shape != (len(result.names),) * 2:
-        return None
-    moved = np.asarray(rows @ root)
+def _hat(result: Result) -> tuple[Array | None, int | None]:
+    """Return rows (n_data, k) whose products are the hat matrix of the fit; None where it is not known.
+
+    With them the number of columns that experiments share, None for all: of very many quantities each experiment has
+    the others for itself.
+    """
+    n, rows, root, covariance = result.n_data, result.jacobian[: result.n_data], result.root, result.covariance
+    blocks = isinstance(covariance, BlockMatrix) and hasattr(rows, "tocsc") and rows.shape[0] == n
+    if not result.success or result.leverage.size != n or not (blocks or root.shape == (len(result.names),) * 2):
+        return None, None
+    if isinstance(covariance, BlockMatrix):
+        parts = covariance.scaled(np.exp(np.where(result.log, -result.theta, 0.0))).half(rows)  # in search scale
+    else:
+        parts = (np.asarray(rows @ root),)
+    moved = np.concatenate(parts, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):  # of normalised residuals, whatever their sigma
         scaled = moved * np.sqrt(result.leverage / np.sum(moved**2, axis=1))[:, None]
-    return np.nan_to_num(scaled, posinf=0.0, neginf=0.0)
+    return np.nan_to_num(scaled, posinf=0.0, neginf=0.0), parts[0].shape[1] if blocks else None
 
 
 def with_dependence(result: Result, posed: Posed) -> Result:

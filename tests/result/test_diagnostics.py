@@ -80,6 +80,25 @@ def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
     assert without < 15
 
 
+def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantities(monkeypatch):
+    """Matrices over very many quantities are not written out: residuals were judged as if nothing had been fitted."""
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}, initial={"x": 1.0})
+    rng, times = np.random.default_rng(3), np.arange(5.0)
+    data = 3 * np.exp(-0.5 * times) + 0.1 * rng.standard_normal((60, 5))
+    experiments = [cf.Experiment({"y": y}, times, sigma=0.1) for y in data]
+    parameters = {"k": cf.Parameter(0.4, scale="log"), "s": cf.Parameter(2.0, local=True)}
+    problem = cf.Problem(model, experiments, parameters=parameters)
+    written = cf.fit(problem, "single")
+    monkeypatch.setattr("castfit.result.covariance.WRITTEN_OUT", 5)
+    blocks = cf.fit(problem, "single")
+    assert isinstance(blocks.covariance, cf.BlockMatrix)
+    for name, figures in written.diagnostics.outputs["y"].checks.items():
+        found = blocks.diagnostics.outputs["y"].checks[name]
+        assert found.number == pytest.approx(figures.number, abs=1e-6)
+        assert found.p_value == pytest.approx(figures.p_value, abs=1e-6)
+
+
 def test_noise_of_one_or_many_outputs_is_suspected_in_one_fit_of_twenty():
     rng = np.random.default_rng(13)
     for outputs in (1, 5):

@@ -50,7 +50,7 @@ def test_the_probability_of_alike_neighbours_is_that_of_all_permutations() -> No
     moved = rng.permuted(np.broadcast_to(e[:, None], (12, 20000, 12)), axis=2)
     drawn = np.sum(moved[..., 1:] * moved[..., :-1], axis=2) / np.sum(e**2, axis=1)[:, None]
     for r in (0.2, 0.35, 0.5):
-        exact = _exact_tail(r, np.ones(11), constant)
+        exact = _exact_tail(r, np.ones(11), [constant])
         assert np.mean(drawn >= r) == pytest.approx(exact, rel=0.15)
 
 
@@ -63,15 +63,30 @@ def test_the_probability_of_alike_neighbours_is_exact(n: int, k: int) -> None:
     e -= (e @ Q) @ Q.T
     r = np.sum(linked * e[:, 1:] * e[:, :-1], axis=1) / np.sum(e**2, axis=1)
     for level in (0.5, 0.05, 0.01):
-        p = _exact_tail(float(np.quantile(r, 1 - level)), linked, Q)
+        p = _exact_tail(float(np.quantile(r, 1 - level)), linked, [Q])
         assert p == pytest.approx(level, abs=4 * np.sqrt(level / 20000))
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_columns_of_each_series_are_those_of_one_matrix(shared):
+    rng, sizes = np.random.default_rng(4), (5, 7, 6)
+    parts = [0.3 * rng.standard_normal((n, shared + 2)) / np.sqrt(n) for n in sizes]
+    own = [np.zeros((n, 6)) for n in sizes]
+    for i, (Q, Z) in enumerate(zip(parts, own, strict=True)):
+        Z[:, 2 * i : 2 * i + 2] = Q[:, shared:]
+    whole = np.hstack([np.concatenate([Q[:, :shared] for Q in parts]), np.concatenate(own)])
+    linked = np.ones(17)
+    linked[[4, 11]] = 0.0
+    for tail in (_exact_tail, _beta_tail):
+        for r in (-0.2, 0.1, 0.4):
+            assert tail(r, linked, parts, shared) == pytest.approx(tail(r, linked, [whole]), rel=1e-10)
 
 
 def test_the_beta_distribution_of_many_values_agrees_with_the_integral() -> None:
     n = 101
     Q = np.linalg.qr(np.vander(np.linspace(-1, 1, n), 5))[0]
     for r in (-0.2, 0.0, 0.15, 0.25, 0.35):
-        assert _beta_tail(r, np.ones(n - 1), Q) == pytest.approx(_exact_tail(r, np.ones(n - 1), Q), rel=0.06)
+        assert _beta_tail(r, np.ones(n - 1), [Q]) == pytest.approx(_exact_tail(r, np.ones(n - 1), [Q]), rel=0.06)
 
 
 @pytest.mark.parametrize("draw", ["laplace", "standard_exponential", "uniform"])
