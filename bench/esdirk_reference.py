@@ -9,7 +9,7 @@ but never left.  Equations and notation are those of esdirk.c:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import casadi as ca
@@ -29,7 +29,7 @@ _STRICT = 2.0  # times errors of explicit steps
 
 @dataclass(frozen=True)
 class ReferencePath:
-    """States x (m, n_x) and sensitivities dx (m, n_x, n_d) at the outputs; the steps taken, of relative time."""
+    """States x (m, n_x) and sensitivities dx (m, n_x, n_d) at the outputs; the states' steps, of relative time."""
 
     x: Array
     dx: Array
@@ -66,10 +66,19 @@ class ReferenceMethod:
 
         unit (n,) as in `Lanes`; dx0 (n_x, n_d), dp (n_p, n_d) are the directions.
         """
+        asked = start, duration, y, p, unit, grid, dx0, dp
+        path, astray = self._path(*asked, heeded=False)
+        return replace(path, dx=self._path(*asked, heeded=True)[0].dx) if astray else path
+
+    def _path(
+        self, start: float, duration: float, y: Array, p: Array, unit: Array, grid: Array, dx0: Array, dp: Array,
+        *, heeded: bool,
+    ) -> tuple[ReferencePath, bool]:  # fmt: skip
+        """Integrate by steps in which directions have a say or not; tell also whether they need one."""
         method, control, n_x = self.method, self.control, self.n_x
         order, b_error = method.embedded_order + 1, method.error
         self._p, self._D = p, duration
-        tau, before, rejected, rate = 0.0, 1.0, False, 0.5
+        tau, before, rejected, rate, astray = 0.0, 1.0, False, 0.5, False
         few, strict = (_FEW_OUTPUTS, 1.0) if method.gamma else (0, _STRICT)
         x: list[Array] = []
         dx: list[Array] = []
@@ -103,9 +112,12 @@ class ReferenceMethod:
             allowed = self._weight(unit[:n_x, None], np.maximum(np.abs(dy), np.abs(dY[-1])))
             e = H * _weighted(b_error, dK)
             watch = strict * control.watch
-            if watch * float((np.abs(e) / allowed).max(initial=0.0)) > error:  # what is stiff is damped
+            most = error if heeded else max(1.0, control.watch * control.relative ** (-1 / 3))
+            worst = watch * float((np.abs(e) / allowed).max(initial=0.0))
+            if worst > most:  # what is stiff is damped
                 e = _solve(last, np.vstack([e, np.zeros((y.size - n_x, e.shape[1]))]))[:n_x]
-                error = max(error, watch * float((np.abs(e) / allowed).max(initial=0.0)))
+                worst = watch * float((np.abs(e) / allowed).max(initial=0.0))
+            error, astray = max(error, worst) if heeded else error, astray or worst > most
             if error > 1.0:
                 h, rejected = h * min(max(0.2, 0.9 * error ** (-1 / order)), 0.9), True
                 continue
@@ -124,7 +136,7 @@ class ReferenceMethod:
             before, rejected = small, False
             grown = h * factor
             h = max(grown, proposed) if h < proposed * (1 - 1e-9) and factor >= 1.0 else grown
-        return ReferencePath(np.array(x), np.array(dx), np.array(steps))
+        return ReferencePath(np.array(x), np.array(dx), np.array(steps)), astray
 
     def _stages(
         self, start: float, tau: float, to: float, h: float, y: Array, K1: Array, unit: Array, rate: float

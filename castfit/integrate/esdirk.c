@@ -23,8 +23,9 @@
 
    with the steps h held; H moves where the lane's duration D does, t_i where its start or duration do.
 
-   Where directions have no say in the choice of steps, an integration without them may keep what it computed, and that
-   with them follow it: the same numbers, without solving the stages again.
+   Directions follow the steps that the states need, at once or later: an integration without them may keep what it
+   computed, and that with them need not solve the stages again.  The numbers are the same.  Where the errors of directions
+   on these steps are too large, the lane is integrated again for them, with a say in the choice of steps; states remain.
 
    A lane without algebraic states may begin, and go on, by an explicit pair instead: gamma = 0, the last stage again the
    step, no matrix and nothing to be solved.  ESDIRK takes over where h |lambda| stays at the limit of stability (Hairer,
@@ -108,7 +109,7 @@ typedef struct {
 /* What is integrated, and where results go; m outputs, n_d directions. */
 typedef struct {
     int64_t lanes, m, n_d, max_steps;
-    double relative, absolute, newton, watch; /* watch: share of the directions' errors in error control */
+    double relative, absolute, newton, watch; /* watch: share of the directions' errors that counts, 0 for none */
     const double *grid;                       /* (m,) */
     const double *start, *duration, *x0, *z0, *p, *u, *unit;
     const int8_t *stops;                      /* (L, m): what the inputs do at a grid time; 1 kink, 2 jump */
@@ -122,7 +123,7 @@ typedef struct {
     int64_t room, follow;                     /* numbers in the pool; whether its steps are followed */
     int64_t *kept;                            /* (2 L + 1,): begin and number of a lane's steps, -1 for none; then all */
     double *x, *z, *dx;                       /* (L, m, n_x), (L, m, n_z), (L, m, n_x, n_d) */
-    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 5): steps, rejected, evaluations, refined, the pair's */
+    int64_t *code, *which, *counts;           /* (L,), (L,), (L, 5): steps, rejected, evaluations, those again, the pair's */
     double *where;                            /* (L,) */
 } Task;
 
@@ -153,6 +154,8 @@ typedef struct {
     double *y, *y1, *z1, *k, *r, *weight, *e, *change, *most, *jacobian; /* most: sizes of states so far */
     double *s, *sk, *sr, *se, *dt;
     double *numbers, *directions; /* where they are */
+    int heeded, lost;             /* whether directions have a say in steps, and only they are asked for; need one ... */
+    double most_astray;           /* ... as the errors that count are more than so many times those allowed; 0 for never */
     Task *growing;                /* the task, where its pool may be made larger ... */
     int64_t pool_limit;           /* ... up to this */
     Factors shared, own;
@@ -680,13 +683,13 @@ static void write_outputs(Work *w, int64_t lane, int64_t *next, double tau, doub
         coefficient[s - 1] -= th * th * om;
         const double of0 = om * om * (1 + 2 * th), of1 = th * th * (3 - 2 * th);
         double *x = task->x + (lane * task->m + *next) * n_x, *z = task->z + (lane * task->m + *next) * n_z;
-        for (int64_t i = 0; i < n_x; i++) {
+        for (int64_t i = 0; i < n_x && !w->heeded; i++) {
             double sum = 0.0;
             for (int64_t j = 0; j < s; j++) sum += coefficient[j] * w->k[j * n + i];
             x[i] = th == 1.0 ? w->y1[i] : of0 * w->y[i] + of1 * w->y1[i] + H * sum;
         }
-        for (int64_t i = 0; i < n_z; i++) z[i] = om * w->y[n_x + i] + th * w->y1[n_x + i]; /* a guess */
-        if (!task->dx) continue;
+        for (int64_t i = 0; i < n_z && !w->heeded; i++) z[i] = om * w->y[n_x + i] + th * w->y1[n_x + i]; /* a guess */
+        if (!task->dx || w->lost) continue;
         const double *s1 = w->sk + s * size; /* dY of the last stage */
         double *dx = task->dx + (lane * task->m + *next) * n_x * task->n_d;
         for (int64_t i = 0; i < n_x; i++) {
@@ -827,25 +830,31 @@ static void begin(Work *w, int64_t lane, int64_t *next)
         memcpy(w->s + i * nd, task->dx0 + (lane * n_x + i) * task->n_d, sizeof(double) * task->n_d);
 }
 
-/* Differentiate the steps that were kept; return whether that could be done. */
-static int follow(Work *w, int64_t lane)
+/* Tell whether the directions' errors in a step are too large for them to have no say in its length. */
+static int astray(Work *w, const double *unit, double H)
+{
+    return w->most_astray > 0.0 && !(error_of_directions(w, unit, H, w->most_astray) <= w->most_astray);
+}
+
+/* Differentiate the steps that were kept. */
+static void follow(Work *w, int64_t lane)
 {
     const Task *task = w->task;
-    const int64_t n = w->n, size = w->model->n_x * w->nd, *kept = task->kept + 2 * lane;
+    const int64_t n = w->n, n_x = w->model->n_x, size = n_x * w->nd, *kept = task->kept + 2 * lane;
     const double *unit = task->unit + lane * n, *at = task->pool + kept[0];
     double *const y = w->y, *const y1 = w->y1, *const k = w->k;
     int64_t next = 0;
-    int good = 1;
     begin(w, lane, &next);
-    for (int64_t step = 0; step < kept[1] && good; step++) {
+    for (int64_t step = 0; step < kept[1]; step++) {
         const double tau = at[0], h = at[1], to = at[2];
         go_to(w, lane, at);
         const int64_t s = w->method->stages;
         w->y1 = w->z1 + (s - 1) * n;
-        if (at[3] != 0.0) good = differentiate_rates(w, lane, tau, w->y, unit);
-        for (int64_t i = 1; i < s && good; i++)
-            good = differentiate(w, lane, i, i == s - 1 ? to : tau + w->method->c[i] * h, h, w->z1 + i * n, unit);
-        if (!good) break;
+        for (int64_t i = 0; i < n_x; i++) w->most[i] = fmax(w->most[i], fabs(w->y[i]));
+        if (at[3] != 0.0 && !w->lost) w->lost = !differentiate_rates(w, lane, tau, w->y, unit);
+        for (int64_t i = 1; i < s && !w->lost; i++)
+            w->lost = !differentiate(w, lane, i, i == s - 1 ? to : tau + w->method->c[i] * h, h, w->z1 + i * n, unit);
+        if (!w->lost) w->lost = astray(w, unit, h * task->duration[lane]);
         write_outputs(w, lane, &next, tau, to - tau);
         memcpy(w->s, w->sk + s * size, sizeof(double) * size);
         memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
@@ -854,7 +863,6 @@ static int follow(Work *w, int64_t lane)
         at += KEPT_HEAD + (w->stages + 1) * n;
     }
     w->y = y; w->y1 = y1; w->k = k;
-    return good && next == task->m;
 }
 
 /* Let the Jacobian be that at tau and the present states; return the row where it is not finite, else -1. */
@@ -963,7 +971,7 @@ static int integrate(Work *w, int64_t lane)
     int fresh = 2, rejected = 0, known = 0, why = FINE; /* fresh: K_1 is to be computed; 2: a new first step too */
     int begun = 0; /* whether K_1 was computed for this step */
 
-    const int either = task->pair && !task->replay && !(task->watch > 0.0 && size > LARGE);
+    const int either = task->pair && !task->replay && !(w->heeded && size > LARGE);
     w->choice = (Choice){.patience = PATIENCE, .limit = CALM};
     w->method = w->implicit;
     begin(w, lane, &next);
@@ -985,10 +993,11 @@ static int integrate(Work *w, int64_t lane)
                 before = 1.0;
             }
             known = 0;
-            if (task->dx) {
-                if (!differentiate_rates(w, lane, tau, w->y, unit)) { why = NOT_FINITE; goto failed; }
+            if (task->dx && !w->lost) {
+                w->lost = !differentiate_rates(w, lane, tau, w->y, unit);
+                if (w->lost && w->heeded) { why = NOT_FINITE; goto failed; }
                 memcpy(w->jacobian, model->slope_j, sizeof(double) * model->jacobian_nnz);
-                known = 1;
+                known = !w->lost;
             }
             begun = 1;
             if (fresh == 2 && either && w->method != task->pair) {
@@ -1076,14 +1085,15 @@ static int integrate(Work *w, int64_t lane)
             if (!isfinite(error)) { trouble = NOT_FINITE; which = not_finite(w->change, n); }
         }
         if (task->replay) error = 0.0;
-        if (!trouble && error <= 1.0 && task->dx) {
-            for (int64_t i = 1; i < s && !trouble; i++) {
+        if (!trouble && error <= 1.0 && task->dx && !w->lost) {
+            for (int64_t i = 1; i < s && !w->lost; i++) {
                 const double at = i == s - 1 ? to : tau + method->c[i] * h;
-                if (!differentiate(w, lane, i, at, h, w->z1 + i * n, unit)) trouble = NOT_FINITE, which = -1;
+                w->lost = !differentiate(w, lane, i, at, h, w->z1 + i * n, unit);
             }
-            if (!trouble && task->watch > 0.0 && !task->replay) {
-                const double of_directions = error_of_directions(w, unit, H, error);
-                if (of_directions > error) { error = of_directions; if (error > 1.0) counts[3]++; }
+            if (w->lost && (w->heeded || task->replay)) { trouble = NOT_FINITE; which = -1; w->lost = 0; }
+            else if (!w->lost && !task->replay) {
+                if (!w->heeded) w->lost = astray(w, unit, H);
+                else if (task->watch > 0.0) error = fmax(error, error_of_directions(w, unit, H, error));
             }
         }
         if (trouble || !(error <= 1.0)) {
@@ -1100,10 +1110,10 @@ static int integrate(Work *w, int64_t lane)
         }
         counts[0]++;
         counts[4] += method == task->pair;
-        if (task->pool && !task->follow) keep(w, lane, tau, h, to, begun);
+        if (task->pool && !task->follow && !w->heeded) keep(w, lane, tau, h, to, begun);
         begun = 0;
         const double taken = h = to - tau;
-        if (task->record && counts[0] <= task->recorded) task->record[counts[0] - 1] = method == task->pair ? -h : h;
+        if (task->record && !w->heeded && counts[0] <= task->recorded) task->record[counts[0] - 1] = method == task->pair ? -h : h;
         replayed++;
         const int64_t was = next;
         write_outputs(w, lane, &next, tau, h);
@@ -1120,8 +1130,8 @@ static int integrate(Work *w, int64_t lane)
         if (either && !explicit) h = hope(w, lane, tau, taken, h, factor, unit);
         memcpy(w->y, w->y1, sizeof(double) * n);
         memcpy(w->k, w->k + (s - 1) * n, sizeof(double) * n);
-        known = task->dx != 0;
-        if (task->dx) {
+        known = task->dx != 0 && !w->lost;
+        if (known) {
             memcpy(w->s, w->sk + s * size, sizeof(double) * size);
             memcpy(w->sk, w->sk + (s - 1) * size, sizeof(double) * size);
             memcpy(w->jacobian, model->slope_j, sizeof(double) * model->jacobian_nnz);
@@ -1174,6 +1184,8 @@ static int prepare(Work *w, const Model *model, const Tableau *method, const Tas
     w->dp_begin = room(model->n_p + 1, sizeof(int64_t));
     w->dp_at = room(model->n_p * (nd ? nd : 1), sizeof(int64_t));
     w->dp_value = room(model->n_p * (nd ? nd : 1), sizeof(double));
+    /* without a say the part of tolerance^(2/3): 1e-6 of them for states to 1e-9, 1e-4 for 1e-6 */
+    w->most_astray = task->watch > 0.0 ? fmax(1.0, task->watch * pow(task->relative, -1.0 / 3)) : 0.0;
     const int enough = w->numbers && w->directions && w->dp_begin && w->dp_at && w->dp_value;
     if (!(prepare_factors(&w->shared, model, n) & prepare_factors(&w->own, model, n) & enough)) return 0;
     w->y = w->numbers; w->y1 = w->y + n; w->r = w->y1 + n; w->weight = w->r + n; w->e = w->weight + n;
@@ -1202,11 +1214,18 @@ int64_t castfit_integrate(const Model *model, const Tableau *method, const Task 
                 task->kept[2 * lane] = task->kept[2 * task->lanes];
                 task->kept[2 * lane + 1] = 0;
             }
-            if (!task->follow || task->kept[2 * lane + 1] <= 0 || !follow(&w, lane)) {
-                task->counts[COUNTS * lane] = task->counts[COUNTS * lane + 4] = 0;
+            int64_t *counts = task->counts + COUNTS * lane;
+            w.lost = w.heeded = 0;
+            if (task->follow && task->kept[2 * lane + 1] > 0) follow(&w, lane);
+            else task->code[lane] = integrate(&w, lane);
+            if (w.lost && task->code[lane] == FINE) {
+                const int64_t of_states[COUNTS] = {counts[0], counts[1], counts[2], 0, counts[4]};
+                w.lost = 0; w.heeded = 1;
                 task->code[lane] = integrate(&w, lane);
+                counts[3] = counts[0] + counts[1] - of_states[0] - of_states[1];
+                counts[0] = of_states[0]; counts[1] = of_states[1]; counts[4] = of_states[4];
             }
-            taken += task->counts[COUNTS * lane] + task->counts[COUNTS * lane + 1];
+            taken += counts[0] + counts[1] + counts[3];
         }
     } else
         for (; lane < task->lanes; lane++) task->code[lane] = NO_MEMORY;

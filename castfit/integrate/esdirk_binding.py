@@ -145,7 +145,8 @@ class StepSizes:
     """How steps are chosen.
 
     newton : up to which part of a step's allowed error stages are solved
-    watch : share of the directions' errors in error control; 0 for none
+    watch : share of the directions' errors in error control, where steps that the states need are too long for them; 0
+        for none
     replay : steps (k,) to be taken instead, of relative time, if there is but one lane; negative for the pair's
     """
 
@@ -234,10 +235,10 @@ class IntegrationOutcome:
     """What became of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if asked for.
 
     code (L,), and where it is not `FINE`: where (L,) in time, which (L,) equation or -1.
-    counts (L, 5): steps, rejected steps, evaluations of the rates for stages, steps refined for the directions' sake,
-        steps of the explicit pair.
+    counts (L, 5): steps, rejected steps, evaluations of the rates for stages, steps taken once more for the directions'
+        sake, steps of the explicit pair.
     steps : those of the first lane, of relative time; negative where they are the pair's
-    kept : steps to be followed, if they were asked for
+    kept : steps to be followed
     """
 
     x: Array
@@ -382,8 +383,8 @@ class NativeModel:
         Steps are those of `pair` instead where nothing is stiff, if it is given; then there are no algebraic states.
         Algebraic states are consistent.  stops (L, m) tells what the inputs do at the end of an interval: 1 for a kink,
         2 for a jump.  skip (L,) are lanes that are left out, and NaN.  directions are dx0 (L, n_x, n_d),
-        dp (L, n_p, n_d), and how starts and durations move, (2, L, n_d) or None.  Steps are kept if another call,
-        for the same lanes with directions that have no say in the choice of steps, is to `follow` them.
+        dp (L, n_p, n_d), and how starts and durations move, (2, L, n_d) or None.  Steps are kept, with `keep` whatever
+        room they take, for another call that is to `follow` them, for the same lanes with directions.
         """
         size, m = lanes.size, grid.size
         dx0, dp, spans = directions if directions is not None else (None, None, None)
@@ -402,19 +403,18 @@ class NativeModel:
         quiet = np.ascontiguousarray(quiet)
         table, call = _table(method), integrator().castfit_integrate
         replay, here = control.replay, threads() is None or size == 1
-        how, kept = (self, grid, method, pair, control), follow
+        how, kept = (self, grid, method, pair, control), None
         explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
-        if keep:
-            room = self._taken.get((grid.tobytes(), size), 0)
-            kept = StoredSteps(lanes, how, self, room) if here and directions is None else None
-        elif follow is not None and not follow.belongs(lanes, how):
-            kept = None
+        if here and directions is None:
+            kept = StoredSteps(lanes, how, self, self._taken.get((grid.tobytes(), size), 0) if keep else 0)
+        elif here and follow is not None and follow.belongs(lanes, how):
+            kept = follow
 
         def pieces(first: int, last: int) -> Iterator[None]:
             """Integrate some of the lanes; before each piece of work it is time to look at the watch."""
-            part, held = slice(first, last), None if kept is None or not here else kept.held
+            part, held = slice(first, last), None if kept is None else kept.held
             store = _NO_STORE if held is None else (
-                _address(held[0]), held[0].size, int(not keep), _address(held[1])
+                _address(held[0]), held[0].size, int(directions is not None), _address(held[1])
             )  # fmt: skip
             own = self.workspace()
             of: tuple[Any, ...] = *given[1:], quiet, *moves, out
@@ -673,11 +673,10 @@ class TaskLaid:
         task, out = self._task, [x]
         task.x0, task.p, task.x = _address(x0), _address(p), _address(x)
         task.pool = task.kept = task.dx = None
-        task.n_d = 0
+        task.n_d, task.follow = 0, int(kept is not None and directions is not None)
         held = None if kept is None else kept.held
         if held is not None:
             task.pool, task.room, task.kept = _address(held[0]), held[0].size, _address(held[1])
-            task.follow = int(directions is not None)
         if directions is not None:
             task.dx0, task.dp, task.dx = map(_address, directions)
             task.n_d = directions[0].shape[2]

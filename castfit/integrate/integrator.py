@@ -295,12 +295,9 @@ class Integrator:
         skip = lanes.duration == 0.0
         skip[list(failures)] = True
         stops = stops_of(lanes, self.grid) if self.n_u else None
-        # Where directions have no say in the choice of steps, steps are kept without them, for who will follow them.
-        free = stepping.control.watch == 0.0
-        keep = (keep or free) and directions is None
         found = begun or stepping.model.integrate(
             replace(lanes, z0=guess) if self.n_z else lanes, self.grid, stepping.method, stepping.control,
-            stops=stops, skip=skip, directions=directions, keep=keep, follow=follow if free else None,
+            stops=stops, skip=skip, directions=directions, keep=keep or stepping.control.watch == 0.0, follow=follow,
             pair=stepping.pair,
         )  # fmt: skip
         stepping.explain(found, skip, failures)
@@ -366,17 +363,12 @@ class Integrator:
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return what `values` and `sensitivities` do, where the method can by one integration."""
-        if self.stepping is None or dx0.shape[2] == 0:
-            found = self.values(lanes)
-            return found, self.sensitivities(lanes, found, dx0, dp)
-        found, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
-        assert slopes is not None
-        lost = self._rescuable(found.failures)
-        if not lost:
-            return found, slopes
-        again, moved = self._rescuer.differentiated(lanes[lost], dx0[lost], dp[lost])
-        again = replace(again, failures=moved.failures)
-        return _with_rescued(found, lost, lambda _: again), _with_rescued(slopes, lost, lambda _: moved)
+        if self.stepping is not None and dx0.shape[2] and self._crew(lanes) is None:
+            found, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
+            if slopes is not None and not found.failures:
+                return found, slopes
+        found = self.values(lanes)
+        return found, self.sensitivities(lanes, found, dx0, dp)
 
     def sensitivities_over(
         self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, moves: bool, runs: list[slice]

@@ -74,10 +74,11 @@ class IntegratorOptions:
         has taken as long as that will, over all fits and searches; results are the same to the last bit.
         "collocation" has nothing to gain and leaves it.
     watch_sensitivities : bool
-        Whether steps of all but the last two are short enough for sensitivities too.  Else they are those that
-        the states need: half the time or less where parameters are decades off, for searches; and what takes more than
-        `max_steps` is given up, without trying another method.  The other methods' sensitivities are always those of
-        the states' steps.
+        Whether "esdirk" and "explicit" integrate sensitivities by steps of their own where on the steps that the states
+        need they err by more than the power 2/3 of the relative tolerance in a step, 1e-6 of them by default; SUNDIALS'
+        integrators choose steps for both.  Else, for searches, steps are those that the states need, and what takes
+        more than `max_steps` is given up, without trying another method.  The last two methods' sensitivities are
+        always those of the states' steps.
 
     Raises
     ------

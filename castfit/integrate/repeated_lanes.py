@@ -29,8 +29,6 @@ class RepeatedLanes:
         self._shape = still.size, by.grid.size, by.n_x
         self._z = np.empty((*self._shape[:2], 0))
         self._may = by.stepping is not None and not by.n_z and bool(still.size) and bool((still.duration != 0.0).all())
-        self._free = by.stepping is not None and by.stepping.control.watch == 0.0
-        """Whether directions have no say in the choice of steps."""
         self._laid: TaskLaid | None = None
 
     def integrated_by(self, by: Integrator) -> RepeatedLanes:
@@ -52,21 +50,40 @@ class RepeatedLanes:
         if laid is None:
             return lanes, self._by.values(lanes)
         x = np.empty(self._shape)
-        kept = StoredSteps(lanes, laid.how, laid.by.model) if self._free else None
+        kept = StoredSteps(lanes, laid.how, laid.by.model)
         if laid.run(x0, p, x, kept, None):
             return lanes, Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
         return lanes, self._by.values(lanes, begun=laid.outcome(x, kept))
 
     def sensitivities(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Sensitivities:
         """Differentiate what `values` returned, as `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
-        laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
-        if laid is not None and n_d and not (at.failures or at.rescued):
-            scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
-            scaled = seeds * scale
-            x, dx = np.empty(self._shape), np.empty((*self._shape, n_d))
-            moves = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
-            if laid.run(lanes.x0, lanes.p, x, at.kept if self._free else None, moves):
-                dx /= scale[:, None]
-                steps = laid.counts.sum(axis=0).tolist()
-                return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
+        laid, n_p = self._here(), lanes.p.shape[1]
+        if laid is not None and seeds.shape[2] and not (at.failures or at.rescued):
+            found = self._along(laid, lanes, np.empty(self._shape), at.kept, seeds)
+            if found is not None:
+                return found
         return self._by.sensitivities(lanes, at, seeds[:, n_p:], seeds[:, :n_p])
+
+    def differentiated(self, x0: Array, p: Array, seeds: Array) -> tuple[Lanes, Trajectories, Sensitivities]:
+        """Return what `values` and `sensitivities` do, where the method can by one integration."""
+        still, laid, n_p = self._still, self._here(), p.shape[1]
+        lanes = Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
+        if laid is not None and seeds.shape[2]:
+            x = np.empty(self._shape)
+            found = self._along(laid, lanes, x, None, seeds)
+            if found is not None:
+                return lanes, Trajectories(x, self._z, (), steps=found.steps[0]), found
+        return lanes, *self._by.differentiated(lanes, seeds[:, n_p:], seeds[:, :n_p])
+
+    def _along(
+        self, laid: TaskLaid, lanes: Lanes, x: Array, kept: StoredSteps | None, seeds: Array
+    ) -> Sensitivities | None:
+        """Integrate into x (L, m, n_x), with sensitivities along seeds; None where a lane fails."""
+        n_p, n_d = lanes.p.shape[1], seeds.shape[2]
+        scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
+        scaled, dx = seeds * scale, np.empty((*self._shape, n_d))
+        if not laid.run(lanes.x0, lanes.p, x, kept, (scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx)):
+            return None
+        dx /= scale[:, None]
+        steps = laid.counts.sum(axis=0).tolist()
+        return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))

@@ -32,6 +32,7 @@ from castfit.transcribe.transcribed_problem import likeliest_sigma
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.integrate import Trajectories
+    from castfit.integrate.lanes import Sensitivities
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.prior_rows import PriorRows
     from castfit.solve.staged import Layout
@@ -80,6 +81,14 @@ class _Flight:
     size: Array
     whole: bool
 
+    def seeds(self, dy: Array, n_y: int) -> Array:
+        """Return how the lanes' p and x0 move with the quantities, in units of these, (L, n_y, w)."""
+        found = np.zeros((self.of.size, n_y, self.size.shape[2]))
+        source, place = self.directions
+        found.reshape(-1)[place] = dy[source]
+        found *= self.size
+        return found
+
     def picked(self, of_outputs: Array) -> Array:
         """Return what belongs to the points, (n, ...), of what belongs to all outputs of lanes (L, m, ...)."""
         if self.whole:
@@ -124,6 +133,7 @@ class _Flown:
     """What is known at a point whatever the data are: the values, and what derivatives begin with.
 
     found : of the last point where states had to be integrated; they have not moved since
+    slopes : how these move with theta, where they were integrated together with that, until it was asked for once
     """
 
     key: bytes
@@ -134,6 +144,7 @@ class _Flown:
     x: Array
     z: Array
     g: Array
+    slopes: list[Sensitivities]
 
 
 @dataclass(frozen=True)
@@ -256,7 +267,7 @@ class Lean:
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
         if self._last is None or self._last.flown.key != v.tobytes():
-            self._last = self.read(v)
+            self._last = self.read(v, along=True)
         at = self._last
         found = None if at is None else self._by_theta(at)
         return None if at is None or found is None else self._assembled(v, at, found[0])
@@ -309,12 +320,15 @@ class Lean:
         return [g[points, self._n_g :].ravel() for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
-    def read(self, v: Array) -> Reading | None:
-        """Return what is known at v (n_theta,), None where something cannot be computed."""
-        flown = self._fly(v)
+    def read(self, v: Array, *, along: bool = False) -> Reading | None:
+        """Return what is known at v (n_theta,), None where something cannot be computed.
+
+        Where derivatives will be asked for as well, states are integrated `along` with them, if they are not known.
+        """
+        flown = self._fly(v, along=along)
         return None if flown is None else self._weighted(v, flown)
 
-    def _fly(self, v: Array) -> _Flown | None:
+    def _fly(self, v: Array, *, along: bool = False) -> _Flown | None:
         key = v.tobytes()
         if self._flown is not None and self._flown.key == key:
             return self._flown
@@ -325,14 +339,24 @@ class Lean:
         y, by_n = linked
         last = self._flown
         if last is not None and np.array_equal(last.y[self._flow], y[self._flow]):  # only outputs and noise move
-            self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=self._shown(last.x, last.z, y))
+            g = self._shown(last.x, last.z, y)
+            self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
             return self._flown
+        if last is not None:
+            last.slopes.clear()  # they may be large
+        dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if along else None
         n_p, N = self._n_p, self._of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
         found: list[tuple[Lanes, Trajectories]] = []
+        slopes: list[Sensitivities] = []
         for flight in self._flights:
             own = y[flight.of]
-            lanes, states = flight.lanes.values(own[:, n_p:].copy(), own[:, :n_p].copy())
+            begin = own[:, n_p:].copy(), own[:, :n_p].copy()
+            if dy is None:
+                lanes, states = flight.lanes.values(*begin)
+            else:
+                lanes, states, along_them = flight.lanes.differentiated(*begin, flight.seeds(dy, y.shape[1]))
+                slopes.append(along_them)
             if states.failures:
                 return None
             if flight.whole:
@@ -343,7 +367,7 @@ class Lean:
                 z[flight.points] = flight.picked(states.z)
             found.append((lanes, states))
         self.integrations += 1
-        self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y))
+        self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y), slopes)
         return self._flown
 
     def _shown(self, x: Array, z: Array, y: Array) -> Array:
@@ -404,11 +428,8 @@ class Lean:
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
         for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
-            seeds = np.zeros((lanes.size, n_y, flight.size.shape[2]))
-            source, place = flight.directions
-            seeds.reshape(-1)[place] = dy[source]
-            seeds *= flight.size
-            found = flight.lanes.sensitivities(lanes, states, seeds)
+            known = at.flown.slopes
+            found = known.pop(0) if known else flight.lanes.sensitivities(lanes, states, flight.seeds(dy, n_y))
             if found.failures:
                 return None
             rescued += len({*states.rescued, *found.rescued})

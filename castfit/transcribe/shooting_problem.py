@@ -124,6 +124,7 @@ _LONG = 0.5  # seconds from which something is not begun if the last one took lo
 _GRAPHS: Built[Model, ca.Function] = Built()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
 
+_SURE = 2  # points in a row where derivatives were asked for after values, from which on both are integrated at once
 _PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
 _Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
 _TOOK: Built[Model, dict[_Sort, tuple[float, ...]]] = Built()
@@ -272,6 +273,9 @@ class ShootingProblem(TranscribedProblem):
         self._paces = _TOOK.get(self.problem.model, lambda _: {})
         self._lean: tuple[ShootingProblem | None, Lean | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
+        self._open, self._in_a_row, self._ahead = False, 0, 0.0
+        """Whether derivatives were not asked for where values last were; how often in succession they had been; seconds
+        for which they were integrated with them."""
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
     def _cut(self, i: int, division: Division) -> Segments:
@@ -473,13 +477,21 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
-        began = time.perf_counter()
-        lean = self._arrays
+        if self._open:
+            self._in_a_row = 0
+        return self._evaluated(v, along=self._in_a_row >= _SURE)
+
+    def _evaluated(self, v: Array, *, along: bool) -> Evaluation:
+        """Evaluate at a new point, where the method can with the derivatives that will be asked for `along`."""
+        key, lean, along = self._projection.key(v), self._arrays, along and not self._backward
+        began = self._begun("linearization") if along else time.perf_counter()
         before = 0 if lean is None else lean.integrations
-        at = None if lean is None else lean.read(v)
+        at = None if lean is None else lean.read(v, along=along)
         if lean is not None and at is not None:
             if lean.integrations > before:
-                self._noted("values", began)
+                self._open, self._ahead = True, time.perf_counter() - began if along else 0.0
+                if not along:
+                    self._noted("values", began)
             return self._remembered(key, lean.evaluation(v, at), at)
         naturals = self._naturals(v)
         with self._silently():
@@ -545,11 +557,16 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            began = self._begun("linearization")
+            if self._projection.key(v) not in self._memory:
+                self._evaluated(v, along=True)
+            found = self._found(v)[1]
+            ahead = self._ahead if isinstance(found, Reading) and found.flown.slopes else 0.0
+            began = self._begun("linearization") - ahead
             try:
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
                 self._noted("linearization", began)
+            self._open, self._in_a_row = False, self._in_a_row + self._open
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:

@@ -215,6 +215,7 @@ def test_the_reference_gives_the_same_numbers(method, name):
     y = np.concatenate([lanes.x0[0], lanes.z0[0]])
     reference = ReferenceMethod(graph, method, control)
     path = reference.integrate(0.0, lanes.duration[0], y, lanes.p[0], np.ones(y.size), grid, dx0[0], dp[0])
+    assert (found.counts[0, 3] > 0) == (name == "robertson")  # whose directions need steps of their own
     np.testing.assert_allclose(path.steps, found.steps, rtol=1e-4)
     np.testing.assert_allclose(path.x, found.x[0], rtol=1e-8)
     np.testing.assert_allclose(path.dx, found.dx[0], rtol=1e-6, atol=1e-8 * np.abs(found.dx).max())
@@ -378,25 +379,25 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
 
 
 @pytest.mark.parametrize("grid", [[1.0], [0.0, 0.2, 1.0]])
-def test_steps_that_were_kept_are_followed(grid):
+@pytest.mark.parametrize("watch", [True, False])
+def test_steps_that_were_kept_are_followed(grid, watch):
     lanes = replace(one([0.4, 1.0], np.ones(4), 20.0, m=len(grid)), unit=np.full((1, 2), 0.7))
-    options = IntegratorOptions("esdirk", watch_sensitivities=False)
+    options = IntegratorOptions("esdirk", watch_sensitivities=watch)
     integrator = Integrator(lotka_volterra().system, grid, options)
     found = integrator.values(lanes)
     assert found.kept is not None
     assert pickle.loads(pickle.dumps(found)).kept is None
     followed = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
     anew = integrator.sensitivities(lanes, replace(found, kept=None), *identity_seeds(lanes))
-    np.testing.assert_allclose(followed.dx, anew.dx, rtol=1e-11)
+    np.testing.assert_array_equal(followed.dx, anew.dx)
     # Steps of other lanes, or of another accuracy, are not taken for these.
     others, coarse = (
         replace(lanes, p=lanes.p * 1.1),
         Integrator(lotka_volterra().system, grid, replace(options, relative_tolerance=1e-3)),
     )
     apart = integrator.sensitivities(others, integrator.values(others), *identity_seeds(others)).dx
-    np.testing.assert_allclose(integrator.sensitivities(others, found, *identity_seeds(others)).dx, apart, rtol=1e-12)
+    np.testing.assert_array_equal(integrator.sensitivities(others, found, *identity_seeds(others)).dx, apart)
     assert not np.array_equal(coarse.sensitivities(lanes, found, *identity_seeds(lanes)).dx, anew.dx)
-    assert Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk")).values(lanes).kept is None
 
 
 def a_ring(n: int) -> Model:

@@ -197,17 +197,15 @@ def test_lanes_of_no_duration_stand_still():
     np.testing.assert_allclose(found.duration[0], 2 * (-0.4 + 0.4 + 1 - 0.4))
 
 
-def test_steps_are_kept_where_that_is_asked_for_and_belong_to_their_lanes():
+def test_steps_that_are_kept_belong_to_their_lanes():
     lanes = make_lanes([0.4, 1.0], np.ones(4), 5.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     seeds = np.ones((1, 1, 1, 2))
-    assert integrator.values(lanes).kept is None
     at = integrator.values(lanes, keep=True)
     assert at.kept is not None
     others = replace(lanes, p=lanes.p * 1.1)
     apart = integrator.adjoint(others, integrator.values(others), seeds)
     np.testing.assert_array_equal(integrator.adjoint(others, at, seeds).p, apart.p)
-    # Directions that have a say in the choice of steps do not follow those that were kept.
     directions = np.zeros((1, 2, 1)), np.ones((1, 4, 1))
     np.testing.assert_array_equal(
         integrator.sensitivities(lanes, at, *directions).dx,
@@ -251,7 +249,7 @@ def test_no_room_for_the_steps_is_no_end(monkeypatch):
     """A lane whose steps need more than there is goes to another method, which starts again from points on the way."""
     lanes = make_lanes([0.4, 1.0], np.ones(4), 10.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-    at, seeds = integrator.values(lanes), np.ones((1, 1, 1, 2))
+    at, seeds = replace(integrator.values(lanes), kept=None), np.ones((1, 1, 1, 2))
     plenty = integrator.adjoint(lanes, at, seeds)
     assert plenty.rescued == ()
     monkeypatch.setattr(esdirk_binding, "_MOST_KEPT", 2000)

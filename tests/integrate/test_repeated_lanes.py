@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -56,7 +57,11 @@ def test_lanes_laid_once_are_integrated_as_others(model, watch):
         assert same(states, expected)
         seeds = identity_seeds(given)
         both = np.concatenate(seeds[::-1], axis=1)
-        assert same(repeated.sensitivities(here, states, both), integrator.sensitivities(given, expected, *seeds))
+        slopes = integrator.sensitivities(given, expected, *seeds)
+        assert same(repeated.sensitivities(here, states, both), slopes)
+        for found in (repeated.differentiated(given.x0, given.p, both)[1:], integrator.differentiated(given, *seeds)):
+            assert same(found[0], expected)
+            assert same(found[1], slopes)
 
 
 def test_lanes_that_fail_are_explained_and_rescued_as_others():
@@ -72,8 +77,12 @@ def test_lanes_that_fail_are_explained_and_rescued_as_others():
     assert [failure.lane for failure in states.failures] == [1]
     assert same(states, expected)
     seeds = identity_seeds(lanes)
-    found = RepeatedLanes(integrator, lanes).sensitivities(here, states, np.concatenate(seeds[::-1], axis=1))
+    both = np.concatenate(seeds[::-1], axis=1)
+    found = RepeatedLanes(integrator, lanes).sensitivities(here, states, both)
     assert same(found, integrator.sensitivities(lanes, expected, *seeds))
+    _, at_once, slopes = RepeatedLanes(integrator, lanes).differentiated(lanes.x0, lanes.p, both)
+    assert same(at_once, expected)
+    assert same(slopes, found)
     assert np.isfinite(found.dx[[0, 2]]).all()
 
 
@@ -87,3 +96,40 @@ def test_lanes_are_left_to_the_integrator_where_threads_share_them_or_nothing_mo
     found = RepeatedLanes(integrator, still).values(lanes.x0, lanes.p)[1]
     assert same(found, integrator.values(still))
     assert (found.x[1] == lanes.x0[1]).all()
+
+
+def at_rest(method: str) -> tuple[Integrator, Lanes]:
+    """A DAE whose states rest in every other lane, so that directions there need steps of their own."""
+    x, y, z, k, c, u = symbols("x y z k c u")
+    model = Model({x: -k * x, y: z - c * y}, algebraic={z: z**3 + z == k * x + u}, parameters=[k, c], inputs=[u])
+    random = np.random.default_rng(5)
+    lanes = Lanes(
+        start=np.zeros(12), duration=np.full(12, 30.0), x0=np.repeat([[0.0, 0.0], [1.0, 0.5]], 6, axis=0)[::-1],
+        p=1.0 + 0.1 * random.random((12, 2)), u=random.random((12, GRID.size, 1, 4)) * [1, 0, 0, 0],
+        z0=np.full((12, 1), 0.3), unit=np.ones((12, 3)),
+    )  # fmt: skip
+    return Integrator(model.system, GRID, IntegratorOptions(method)), lanes
+
+
+@pytest.mark.parametrize("method", ["esdirk", "idas"])
+def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(method):
+    integrator, lanes = at_rest(method)
+    dx0, dp = identity_seeds(lanes)
+    values = integrator.values(lanes)
+    slopes = integrator.sensitivities(lanes, values, dx0, dp)
+    exact = np.exp(-lanes.p[:, :1] * lanes.duration[:, None] * GRID)  # of x by its initial state
+    np.testing.assert_allclose(slopes.dx[:, :, 0, 0], exact, rtol=1e-5, atol=1e-7)
+
+    def check() -> None:
+        assert same(integrator.values(lanes), values)
+        asked = [integrator.sensitivities(lanes, at, dx0, dp) for at in (values, replace(values, kept=None))]
+        found, moved = integrator.differentiated(lanes, dx0, dp)
+        assert same(found, values)
+        assert all(same(of, slopes) for of in (moved, *asked))
+
+    check()
+    with lanes_divided(2):
+        check()
+    if method == "esdirk":
+        with ProcessPoolExecutor(1) as pool, lanes_divided(pool):
+            check()

@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import TaskLaid, obstacle
 from castfit.problem.compiled_problem import Posed
 from castfit.solve.subproblem import DenseProblem, LocalProblem, local_problem
 from castfit.transcribe.shooting_problem import ShootingProblem
@@ -262,6 +262,28 @@ def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -
     other, anew = staged.integrated_by(finer), SingleShooting(finer).transcribe(problem, staged.start, staged.units)
     a, b = other.linearize(staged.start), anew.linearize(staged.start)
     assert a.cost == b.cost != staged.evaluate(staged.start).cost
+    for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
+        np.testing.assert_array_equal(mine.R_q, theirs.R_q)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives_of_a_new_point_take_one_integration(name: str, monkeypatch) -> None:
+    problem, runs = CASES[name](), list[int]()
+    once, twice = (SingleShooting().transcribe(problem, problem.posed.guess) for _ in range(2))
+    v, ran = once.start + 1e-3 * np.maximum(np.abs(once.start), 0.1), TaskLaid.run
+
+    def counted(self: TaskLaid, *arguments) -> bool:
+        runs.append(self.counts.shape[0])
+        return ran(self, *arguments)
+
+    monkeypatch.setattr(TaskLaid, "run", counted)
+    a = once.linearize(v)
+    assert once.evaluate(v).cost == a.cost
+    alone = len(runs)
+    twice.evaluate(v)
+    b = twice.linearize(v)
+    assert len(runs) == 3 * alone
+    assert a.cost == b.cost
     for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
         np.testing.assert_array_equal(mine.R_q, theirs.R_q)
 
