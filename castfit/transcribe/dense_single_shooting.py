@@ -427,8 +427,9 @@ class Lean:
         n_y, rescued, steps = self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
+        known = at.flown.slopes.copy()
+        at.flown.slopes.clear()
         for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
-            known = at.flown.slopes
             found = known.pop(0) if known else flight.lanes.sensitivities(lanes, states, flight.seeds(dy, n_y))
             if found.failures:
                 return None
