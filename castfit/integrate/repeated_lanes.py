@@ -43,47 +43,36 @@ class RepeatedLanes:
             self._laid = TaskLaid(by.stepping, by.grid, still, stops_of(still, by.grid) if by.n_u else None)
         return self._laid
 
-    def values(self, x0: Array, p: Array) -> tuple[Lanes, Trajectories]:
-        """Integrate, as `Integrator.values` does; return also the lanes."""
-        still, laid = self._still, self._here()
-        lanes = Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
+    def lanes(self, x0: Array, p: Array) -> Lanes:
+        """Return the lanes of a call."""
+        still = self._still
+        return Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
+
+    def values(self, lanes: Lanes) -> Trajectories:
+        """Integrate, as `Integrator.values` does."""
+        laid = self._here()
         if laid is None:
-            return lanes, self._by.values(lanes)
+            return self._by.values(lanes)
         x = np.empty(self._shape)
         kept = StoredSteps(lanes, laid.how, laid.by.model)
-        if laid.run(x0, p, x, kept, None):
-            return lanes, Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
-        return lanes, self._by.values(lanes, begun=laid.outcome(x, kept))
+        if laid.run(lanes.x0, lanes.p, x, kept, None):
+            return Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
+        return self._by.values(lanes, begun=laid.outcome(x, kept))
 
-    def sensitivities(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Sensitivities:
-        """Differentiate what `values` returned, as `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
-        laid, n_p = self._here(), lanes.p.shape[1]
-        if laid is not None and seeds.shape[2] and not (at.failures or at.rescued):
-            found = self._along(laid, lanes, np.empty(self._shape), at.kept, seeds)
-            if found is not None:
-                return found
-        return self._by.sensitivities(lanes, at, seeds[:, n_p:], seeds[:, :n_p])
-
-    def differentiated(self, x0: Array, p: Array, seeds: Array) -> tuple[Lanes, Trajectories, Sensitivities]:
-        """Return what `values` and `sensitivities` do, where the method can by one integration."""
-        still, laid, n_p = self._still, self._here(), p.shape[1]
-        lanes = Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
-        if laid is not None and seeds.shape[2]:
-            x = np.empty(self._shape)
-            found = self._along(laid, lanes, x, None, seeds)
-            if found is not None:
-                return lanes, Trajectories(x, self._z, (), steps=found.steps[0]), found
-        return lanes, *self._by.differentiated(lanes, seeds[:, n_p:], seeds[:, :n_p])
-
-    def _along(
-        self, laid: TaskLaid, lanes: Lanes, x: Array, kept: StoredSteps | None, seeds: Array
-    ) -> Sensitivities | None:
-        """Integrate into x (L, m, n_x), with sensitivities along seeds; None where a lane fails."""
-        n_p, n_d = lanes.p.shape[1], seeds.shape[2]
-        scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
-        scaled, dx = seeds * scale, np.empty((*self._shape, n_d))
-        if not laid.run(lanes.x0, lanes.p, x, kept, (scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx)):
-            return None
-        dx /= scale[:, None]
-        steps = laid.counts.sum(axis=0).tolist()
-        return Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
+    def differentiated(
+        self, lanes: Lanes, seeds: Array, at: Trajectories | None = None
+    ) -> tuple[Trajectories, Sensitivities]:
+        """Return what `values` did, or would, and what `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
+        laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
+        if laid is not None and n_d and (at is None or not (at.failures or at.rescued)):
+            scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
+            scaled, x, dx = seeds * scale, np.empty(self._shape), np.empty((*self._shape, n_d))
+            moves = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
+            if laid.run(lanes.x0, lanes.p, x, None if at is None else at.kept, moves):
+                dx /= scale[:, None]
+                steps = laid.counts.sum(axis=0).tolist()
+                found = Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
+                return Trajectories(x, self._z, (), steps=steps[0]) if at is None else at, found
+        dx0, dp = seeds[:, n_p:], seeds[:, :n_p]
+        return self._by.differentiated(lanes, dx0, dp) if at is None else (
+            at, self._by.sensitivities(lanes, at, dx0, dp))  # fmt: skip

@@ -351,11 +351,11 @@ class Lean:
         slopes: list[Sensitivities] = []
         for flight in self._flights:
             own = y[flight.of]
-            begin = own[:, n_p:].copy(), own[:, :n_p].copy()
+            lanes = flight.lanes.lanes(own[:, n_p:].copy(), own[:, :n_p].copy())
             if dy is None:
-                lanes, states = flight.lanes.values(*begin)
+                states = flight.lanes.values(lanes)
             else:
-                lanes, states, along_them = flight.lanes.differentiated(*begin, flight.seeds(dy, y.shape[1]))
+                states, along_them = flight.lanes.differentiated(lanes, flight.seeds(dy, y.shape[1]))
                 slopes.append(along_them)
             if states.failures:
                 return None
@@ -430,7 +430,10 @@ class Lean:
         known = at.flown.slopes.copy()
         at.flown.slopes.clear()
         for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
-            found = known.pop(0) if known else flight.lanes.sensitivities(lanes, states, flight.seeds(dy, n_y))
+            if known:
+                found = known.pop(0)
+            else:
+                _, found = flight.lanes.differentiated(lanes, flight.seeds(dy, n_y), states)
             if found.failures:
                 return None
             rescued += len({*states.rescued, *found.rescued})

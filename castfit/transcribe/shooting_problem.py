@@ -471,19 +471,16 @@ class ShootingProblem(TranscribedProblem):
             return None
         return self._here[i].division.at(at.e)[:-1], v[self.layout.chains[i].nodes]
 
-    def evaluate(self, v: Array) -> Evaluation:
-        """Integrate all stages."""
+    def evaluate(self, v: Array, *, along: bool | None = None) -> Evaluation:
+        """Integrate all stages; at a new point `along` with the derivatives that will be asked for, if they will be."""
         key = self._projection.key(v)
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
         if self._open:
             self._in_a_row = 0
-        return self._evaluated(v, along=self._in_a_row >= _SURE)
-
-    def _evaluated(self, v: Array, *, along: bool) -> Evaluation:
-        """Evaluate at a new point, where the method can with the derivatives that will be asked for `along`."""
-        key, lean, along = self._projection.key(v), self._arrays, along and not self._backward
+        lean, expected = self._arrays, self._in_a_row >= _SURE if along is None else along
+        along = expected and not self._backward
         began = self._begun("linearization") if along else time.perf_counter()
         before = 0 if lean is None else lean.integrations
         at = None if lean is None else lean.read(v, along=along)
@@ -557,8 +554,7 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            if self._projection.key(v) not in self._memory:
-                self._evaluated(v, along=True)
+            self.evaluate(v, along=True)
             found = self._found(v)[1]
             ahead = self._ahead if isinstance(found, Reading) and found.flown.slopes else 0.0
             began = self._begun("linearization") - ahead

@@ -52,14 +52,15 @@ def test_lanes_laid_once_are_integrated_as_others(model, watch):
     repeated = RepeatedLanes(integrator, replace(lanes, x0=np.empty((3, 2)), p=np.empty((3, 4))))
     for factor in (1.0, 1.1, 1.0):
         given = replace(lanes, x0=factor * lanes.x0, p=factor * lanes.p)
-        here, states = repeated.values(given.x0, given.p)
+        here = repeated.lanes(given.x0, given.p)
+        states = repeated.values(here)
         expected = integrator.values(given)
         assert same(states, expected)
         seeds = identity_seeds(given)
         both = np.concatenate(seeds[::-1], axis=1)
         slopes = integrator.sensitivities(given, expected, *seeds)
-        assert same(repeated.sensitivities(here, states, both), slopes)
-        for found in (repeated.differentiated(given.x0, given.p, both)[1:], integrator.differentiated(given, *seeds)):
+        assert same(repeated.differentiated(here, both, states)[1], slopes)
+        for found in (repeated.differentiated(here, both), integrator.differentiated(given, *seeds)):
             assert same(found[0], expected)
             assert same(found[1], slopes)
 
@@ -72,15 +73,17 @@ def test_lanes_that_fail_are_explained_and_rescued_as_others():
         np.empty((3, GRID.size, 0, 4)), np.empty((3, 0)),
     )  # fmt: skip
     integrator = Integrator(model.system, GRID)
-    here, states = RepeatedLanes(integrator, lanes).values(lanes.x0, lanes.p)
+    repeated = RepeatedLanes(integrator, lanes)
+    here = repeated.lanes(lanes.x0, lanes.p)
+    states = repeated.values(here)
     expected = integrator.values(lanes)
     assert [failure.lane for failure in states.failures] == [1]
     assert same(states, expected)
     seeds = identity_seeds(lanes)
     both = np.concatenate(seeds[::-1], axis=1)
-    found = RepeatedLanes(integrator, lanes).sensitivities(here, states, both)
+    _, found = repeated.differentiated(here, both, states)
     assert same(found, integrator.sensitivities(lanes, expected, *seeds))
-    _, at_once, slopes = RepeatedLanes(integrator, lanes).differentiated(lanes.x0, lanes.p, both)
+    at_once, slopes = repeated.differentiated(here, both)
     assert same(at_once, expected)
     assert same(slopes, found)
     assert np.isfinite(found.dx[[0, 2]]).all()
@@ -91,9 +94,9 @@ def test_lanes_are_left_to_the_integrator_where_threads_share_them_or_nothing_mo
     lanes = several()
     repeated = RepeatedLanes(integrator, lanes)
     with lanes_divided(2):
-        assert same(repeated.values(lanes.x0, lanes.p)[1], integrator.values(lanes))
+        assert same(repeated.values(lanes), integrator.values(lanes))
     still = replace(lanes, duration=np.array([8.0, 0.0, -1.0]))
-    found = RepeatedLanes(integrator, still).values(lanes.x0, lanes.p)[1]
+    found = RepeatedLanes(integrator, still).values(still)
     assert same(found, integrator.values(still))
     assert (found.x[1] == lanes.x0[1]).all()
 
