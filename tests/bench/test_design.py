@@ -24,6 +24,7 @@ def test_what_is_published_is_reached():
         np.testing.assert_allclose(numbers(row.reached), numbers(row.right), rtol=0.012, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_populations_are_poped_s():
     rows = list(design.populations((8,)))
     for row in rows[:8]:

@@ -18,6 +18,7 @@ def test_derivatives_of_the_reactors_flow_are_those_of_differences():
     assert mass @ end == pytest.approx(mass @ x, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_filter_loses_the_reactor_and_a_horizon_does_not():
     found = {row.figure: row.found for row in batch_reactor.rows(2, 0)}
     assert found["least concentration of the extended filter"] < -1.0

@@ -270,6 +270,7 @@ def mackey_glass_residuals(benchmark, q):
     return (file.method_of_steps(**dict(zip(file.TRUTH, q, strict=True)))(file.TIMES) - values) / file.SIGMA
 
 
+@pytest.mark.slow
 def test_the_reference_of_mackey_glass_is_an_optimum_of_the_equation_itself():
     benchmark = problems.load("mackey_glass")
     q = np.array(list(benchmark.reference.parameters.values()))

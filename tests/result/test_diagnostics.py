@@ -273,11 +273,10 @@ def test_residuals_of_a_wrong_model_are_correlated():
 @pytest.mark.parametrize("noise", [cf.Huber(), cf.SoftL1(), cf.StudentT()])
 @pytest.mark.parametrize("sigma", [0.0116, None])
 def test_a_robust_fit_of_gasoil_hardly_moves_and_names_the_outlier(noise, sigma):
-    clean = cf.fit(gasoil(0.0))
-    problem = gasoil(20.0)
+    clean, problem = cf.fit(gasoil(0.0), "single"), gasoil(20.0)
     (experiment,) = problem.experiments
     data = cf.Experiment(experiment.data, noise=noise, sigma=sigma, name="run 1")
-    result = cf.fit(cf.Problem(problem.model, data, parameters=dict.fromkeys(("p1", "p2", "p3"), 5.0)))
+    result = cf.fit(cf.Problem(problem.model, data, parameters=dict.fromkeys(("p1", "p2", "p3"), 5.0)), "single")
     for name, value in clean.parameters.items():
         assert abs(result.parameters[name] - value) < clean.standard_errors[name]
     first = result.diagnostics.outliers[0]
@@ -317,7 +316,7 @@ def test_a_loaded_result_asks_for_its_problem(tmp_path):
 def test_the_picture_rings_outliers(tmp_path):
     from matplotlib.text import Text
 
-    result = cf.fit(gasoil(20.0))
+    result = cf.fit(gasoil(20.0), "single")
     figure = plots.residuals(result, tmp_path / "residuals.png")
     assert (tmp_path / "residuals.png").stat().st_size > 10_000
     assert len(figure.axes) == 8
@@ -325,7 +324,7 @@ def test_the_picture_rings_outliers(tmp_path):
     assert "look at them first: y2 at t = " in said
     rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == 8]
     assert sum(line.get_xdata().size for line in rings) == 2  # in time, and by size of the prediction
-    clean = plots.residuals(cf.fit(decay(0.05, sigma=0.05)))
+    clean = plots.residuals(cf.fit(decay(0.05, sigma=0.05), "single"))
     assert "Nothing speaks against noise in 60 residuals." in " ".join(t.get_text() for t in clean.findobj(Text))
 
 

@@ -146,6 +146,7 @@ def test_what_is_said_done_and_drawn(tmp_path):
     assert not again.chosen
 
 
+@pytest.mark.slow
 def test_doses_and_their_time_are_better_than_any_on_a_grid():
     grid = np.linspace(0.5, 24, 48)
 

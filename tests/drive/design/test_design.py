@@ -405,6 +405,7 @@ def test_against_a_rival_of_another_order():
     assert np.mean(left) == pytest.approx(-design.value, abs=3 * np.std(left) / 10)
 
 
+@pytest.mark.slow
 def test_exponentials_against_a_parabola():
     # Atkinson and Fedorov (1975), example 1; the rival is linear: a Chebyshev approximation
     z, t, a, b, c = cf.symbols("z t a b c")

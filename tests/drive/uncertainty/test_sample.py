@@ -168,6 +168,7 @@ def test_chains_take_turns_and_draw_the_same(monkeypatch):
     assert np.isfinite(list(early.r_hat.values())).all()
 
 
+@pytest.mark.slow
 def test_ten_walkers_do_for_twelve_quantities():
     """The posterior of twelve constants, each with a datum of its own and all of them with their sum."""
     x, *k = cf.symbols(["x", *(f"k{i}" for i in range(12))])
