@@ -48,6 +48,7 @@ def test_promises_stand_beside_repeated_fits():
     assert "k1, 2 fits" in rows[0].what
 
 
+@pytest.mark.slow
 def test_trials_of_a_population_stand_beside_their_promise():
     rows = list(design.trials(2, 0))
     assert [row.what.split(",")[0] for row in rows] == ["scatter of k", "scatter of noise", "scatter of omega(k)"]
@@ -71,6 +72,7 @@ def test_a_hundred_draws_and_twenty_wrong_guesses_are_as_in_the_table():
     assert numbers(rounds.reached)[0] > 0.72
 
 
+@pytest.mark.slow
 def test_draws_have_a_bound_and_many_candidates_a_gap():
     local, mean, worst = (row for row in design.for_draws(0, draws=6))
     (bound,) = numbers(worst.right)

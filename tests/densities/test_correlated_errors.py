@@ -284,7 +284,7 @@ def test_residuals_are_judged_by_what_is_new_in_them():
 def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
     values, _ = drawn(10, 2.0, 0.3)
     problem = line(cf.correlated(0.3, time=cf.unknown("memory")), values)
-    result = cf.fit(problem)
+    result = cf.fit(problem, "single")
     recipe = __import__("castfit.drive.uncertainty.refits.resampling", fromlist=["resampling"]).resampling
     posed = result.problem.posed
     made = recipe("parametric", posed, result, 1)
@@ -297,7 +297,7 @@ def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
     loaded = cf.Result.load(tmp_path / "result.json").with_problem(problem)
     assert loaded.errors == result.errors
     assert loaded.diagnostics.sentence == result.diagnostics.sentence
-    again = cf.fit(problem, start=result)
+    again = cf.fit(problem, "single", start=result)
     assert again.errors.times["memory"] == pytest.approx(tau, rel=1e-4)
 
 

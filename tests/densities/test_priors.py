@@ -200,7 +200,7 @@ def test_initial_states_have_priors(transcription):
 def test_what_a_prior_excludes_is_a_bound():
     problem = decay(UniformPrior(0.65, 0.9))
     assert (problem.quantities[0].lower, problem.quantities[0].upper) == (0.65, 0.9)
-    found = cf.fit(problem)
+    found = cf.fit(problem, "single")
     assert found.active == {"k": "lower"}
     assert found.parameters["k"] == 0.65
     wider = problem.posed.within(np.array([0.0, 0.0]), np.array([9.0, 9.0]))

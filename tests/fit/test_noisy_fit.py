@@ -68,6 +68,7 @@ def test_an_ornstein_uhlenbeck_process_is_estimated_as_its_closed_form_says():
     np.testing.assert_allclose(list(result.standard_errors.values()), errors, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_van_der_pol_oscillator_with_noise_is_found_and_laplace_holds():
     case = van_der_pol()
     times, states, values = case.simulated(np.random.default_rng([0, 0]))

@@ -253,6 +253,7 @@ def test_tau_of_stat5_has_the_derivative_of_the_delay_itself():
     assert np.sum(residuals**2) == pytest.approx(benchmark.reference.objective, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_chains_of_stat5_converge_to_the_line():
     line = problems.load("stat5", delay="line").reference
     found = [problems.load("stat5", delay=n).reference for n in (8, 20, 50)]

@@ -196,7 +196,7 @@ def test_correlations_below_the_diagonal(two_doses):
     parameters = {"a": 0.8, "b": 1.5, "c": cf.Parameter(0.2, upper=0.3)}  # c ends at its bound
     for upper, known in ((0.3, 1), (3.0, 3)):
         parameters["c"] = cf.Parameter(0.2, upper=upper)
-        result = cf.fit(cf.Problem(model, experiment, parameters=parameters))
+        result = cf.fit(cf.Problem(model, experiment, parameters=parameters), "single")
         figure = plots.correlation(result)
         axes = figure.axes[0]
         shown = np.ma.filled(axes.images[-1].get_array(), np.nan)

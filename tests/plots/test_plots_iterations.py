@@ -281,6 +281,7 @@ def test_an_animation_has_one_frame_per_iteration(tmp_path, lotka_volterra):
     assert changes[0] > 4 * changes[-1]  # in the end only the mark and the heading move
 
 
+@pytest.mark.slow
 def test_an_animation_of_one_state(tmp_path):
     problem = exploding().replace(parameters={"k": 1.0})
     states = course(problem, cf.SingleShooting(), homotopy="never")

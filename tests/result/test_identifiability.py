@@ -136,7 +136,7 @@ def test_poor_is_what_has_an_interval_wider_than_itself(scale: str, errors: floa
     times = np.linspace(0.3, 2.0, n)
     pattern = errors * np.array([1.0, -1.0, -1.0, 1.0] * (n // 4))
     data = cf.Experiment({"x": np.exp(-times) + pattern * np.exp(-times)}, times)
-    result = cf.fit(cf.Problem(model, data, parameters={"rate": cf.Parameter(1.0, lower=0, scale=scale)}))
+    result = cf.fit(cf.Problem(model, data, parameters={"rate": cf.Parameter(1.0, lower=0, scale=scale)}), "single")
     low, high = result.confidence_intervals()["rate"]
     wide = high - low > result.parameters["rate"]
     assert (result.identifiability["rate"].kind == POORLY_DETERMINED) == wide

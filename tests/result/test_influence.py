@@ -88,7 +88,9 @@ def test_units_do_not_matter() -> None:
 
 def test_the_size_of_residuals_is_a_check() -> None:
     y = 1 + 0.5 * T + NOISE
-    fine, small, unknown = (cf.fit(line(y, **s)).diagnostics.chi2 for s in ({"sigma": 0.1}, {"sigma": 1e-3}, {}))
+    fine, small, unknown = (
+        cf.fit(line(y, **s), "single").diagnostics.chi2 for s in ({"sigma": 0.1}, {"sigma": 1e-3}, {})
+    )
     assert not fine.found
     assert 0.1 < fine.p_value < 0.99
     assert small.found

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -38,6 +39,7 @@ from castfit.simulate.output_sensitivities import responses
 
 if TYPE_CHECKING:
     from castfit.drive.design.purchases import Purchases
+    from castfit.simulate.output_sensitivities import Responses
 
 _ROUNDS = 60
 _TOLERANCE = 1e-5  # of the gap, relative to the bound
@@ -122,6 +124,17 @@ class _Rival:
     found: list[Array] = field(default_factory=list[Array])
     fits: int = 0
 
+    @cached_property
+    def _predicted(self) -> dict[str, Responses | None]:
+        """What the known model predicts of the values that are there, by experiment."""
+        known, found = self.known, cast("dict[str, Responses | None]", {})
+        for condition in known.posed.conditions if self.measured else ():
+            times, outputs = np.unique(condition.points.times), known.posed.outputs
+            found[condition.name] = responses(
+                known.posed, condition, times, known.estimate, known.options, outputs=outputs
+            )
+        return found
+
     def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
         rival, known, n = replace(self.rival, estimate=theta), self.known, theta.size
@@ -130,7 +143,7 @@ class _Rival:
             other = next(c for c in rival.posed.conditions if c.name == condition.name)
             times, place = np.unique(condition.points.times, return_inverse=True)
             outputs, mask = known.posed.outputs, condition.points.mask
-            one = responses(known.posed, condition, times, known.estimate, known.options, outputs=outputs)
+            one = self._predicted[condition.name]
             two = responses(rival.posed, other, times, theta, known.options, outputs=outputs)
             if one is None or two is None:
                 raise InputError("discriminate", [f"{condition.name}: the models could not be integrated"])

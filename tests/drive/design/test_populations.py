@@ -65,6 +65,7 @@ def test_poped_evaluates_warfarin():
 GRID = np.concatenate([np.arange(0.25, 3, 0.25), [4, 6, 8, 12, 24, 36, 48, 72, 96, 120]])
 
 
+@pytest.mark.slow
 def test_better_times_for_warfarin():
     design = designed(cf.Candidate(GRID, per_subject=8, between=True, name="adults"))
     assert design.counts.sum() == 32

@@ -70,7 +70,7 @@ def test_bounds_stay_without_priors():
     posed = problem.without_priors()
     assert (posed.quantities[0].lower, posed.quantities[0].upper) == (0.5, 1.8)
     assert posed.every_prior == ()
-    found = cf.prior_influence(cf.fit(problem))
+    found = cf.prior_influence(cf.fit(problem, "single"))
     assert found.remark("k") == "without priors at its upper bound"
 
 
