@@ -161,14 +161,61 @@ def field_of(n: int) -> Field:
 
 
 @given(seeds, st.integers(1, 8))
-def test_moves_stay_within_the_limits_and_shift_everything(seed, n):
+def test_moves_stay_within_the_limits_and_shift_everything_or_a_few_or_nothing_yet(seed, n):
     rng, field = np.random.default_rng(seed), field_of(n)
     head = field.draw(rng)
-    made = moved(head, field, rng)
-    assert made.shape == (n,)
-    assert (made >= field.lower).all()
-    assert (made <= field.upper).all()
-    assert (made != head).all()
+    changed = set[int]()
+    for _ in range(150):
+        made, plateau = moved(head, field, rng)
+        assert made.shape == (n,)
+        assert (made >= field.lower).all()
+        assert (made <= field.upper).all()
+        changed.add(int((made != head).sum()))
+        assert (made == head).all() == plateau
+    assert changed == {0, n, *range(1, min(n, 3) + 1)}
+
+
+def unseen() -> cf.Problem:
+    """Decay of what begins with two amounts; the first is at its bound, the other far too small to be seen."""
+    x, k, a, b = cf.symbols("x k a b")
+    model = cf.Model({x: -k * x}, parameters=[k, a, b])
+    t = np.linspace(0.1, 3, 20)
+    experiment = cf.Experiment({"x": 10.0 * np.exp(-t)}, time=t, sigma=0.1, initial={"x": a + b**4})
+    bounds = {"k": (1e-2, 1e2), "a": (1e-3, 1.0), "b": (1e-6, 1e2)}
+    guess = {"k": 1.0, "a": 1.0, "b": 1e-5}
+    known = {n: cf.Parameter(guess[n], bounds=ends, scale="log") for n, ends in bounds.items()}
+    return cf.Problem(model, experiment, parameters=known)
+
+
+def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not():
+    problem = unseen()
+    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    stuck = local_search.descend(scene, np.array(scene.searched.guess), strategies.OPEN, 30.0)
+    lowest = local_search.descend(scene, problem.posed.to_search(np.array([1.0, 1.0, 1.7])), strategies.OPEN, 30.0)
+    assert stuck.cost > lowest.cost + 100.0
+    order = Order(MOVED, theta=tuple(stuck.theta.tolist()), best=stuck.cost, family=0, plateau=True)
+    ends = [candidate((problem, field), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
+    assert min(end.cost for end in ends) == pytest.approx(lowest.cost, abs=0.01)
+    again = candidate((problem, field), order, np.inf, np.inf)
+    assert (again.theta, again.cost, again.work) == (ends[0].theta, ends[0].cost, ends[0].work)
+
+
+@given(seeds)
+def test_a_plateau_is_left_by_no_coordinate_that_raises_the_cost(seed):
+    class Bowl:
+        """Flat in the first half of the coordinates."""
+
+        def cost(self, theta):
+            return float((theta[3:] ** 2).sum())
+
+    field, rng, theta = field_of(6), np.random.default_rng(seed), np.zeros(6)
+    made, work = strategies._elsewhere(Bowl(), field, theta, rng, np.inf)
+    drawn = field.draw(np.random.default_rng(seed))
+    assert (made[:3] == drawn[:3]).all()
+    assert Bowl().cost(made) <= strategies.NEAR
+    assert all(made[j] in (0.0, drawn[j]) for j in range(3, 6))
+    assert work == 7.0  # simulations
+    assert (theta == 0.0).all()
 
 
 @given(seeds, st.integers(1, 40))
@@ -215,8 +262,8 @@ def test_moves_leave_their_work_to_new_starts_where_every_head_is_spent():
         pool = tuple(FamilyHead(np.zeros(1), float(k), k, times) for k, times in enumerate(vain))
         return dict(zip(WAYS, shares(PortfolioState(candidates, pool), list(WAYS)), strict=True))[MOVED]
 
-    assert share(15, 14) > 0.2
-    assert share(15, 15) < 0.05
+    assert share(30, 29) > 0.2
+    assert share(30, 30) < 0.05
     assert shares(PortfolioState(candidates, ()), [MOVED]).tolist() == [1.0]  # where nobody else is asked for
 
 
@@ -300,7 +347,7 @@ def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     field, rng = field_of(1), np.random.default_rng(0)
     state = PortfolioState().extended([Tried(i, "box", Outcome((float(i),), float(i))) for i in range(15)], field)
     ends = [Outcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
-    vain = [Tried(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 15)]
+    vain = [Tried(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
     spent = state.extended(vain, field)
     assert [m.spent for m in spent.pool] == [True] * 3 + [False] * 12
     families = np.array([chosen(spent.pool, rng).family for _ in range(600)])
@@ -310,8 +357,13 @@ def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     assert len(more.pool) == 18  # those that are spent take nobody's place
     lower = spent.extended([Tried(60, MOVED, Outcome((-1.0,), -9.0), family=0)], field)
     assert (lower.pool[0].family, lower.pool[0].spent) == (0, False)
-    again = spent.extended([Tried(60, "box", Outcome((2.0,), spent.pool[0].cost - 0.01))], field)
+    best = spent.pool[0]
+    again = spent.extended([Tried(60, "box", Outcome(tuple(best.theta.tolist()), best.cost - 0.01))], field)
     assert (again.pool[0].family, again.pool[0].spent) == (60, True)  # the same optimum, found once more
+    elsewhere = spent.extended([Tried(60, "box", Outcome((2.0,), best.cost - 0.01))], field)
+    assert [(m.family, m.spent) for m in elsewhere.pool[:2]] == [(60, False), (best.family, True)]
+    poor = spent.extended([Tried(60, "box", Outcome((-1.5,), 2.0 - 0.03))], field)  # one of many so far down
+    assert [m.spent for m in poor.pool if m.family == 60] == [True]
 
 
 def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):

@@ -63,7 +63,7 @@ WAYS = {
     "soft": "the best of several draws, soft equations from constant states",
     "incremental": "incremental single shooting from a random start",
     "decomposed": "the default fit after equations that share no parameter were estimated apart",
-    "moved": "good points moved in all quantities, single shooting in a box",
+    "moved": "good points moved, single shooting in a box",
 }
 """The ways, in words."""
 
@@ -122,6 +122,7 @@ class Order:
         confirms takes as many iterations as an optimum may need
     step_control : of the local fit
     family : of a moved one
+    plateau : whether a moved one begins elsewhere on the plateau about theta
     finer : whether a valley is followed at full accuracy
     """
 
@@ -135,6 +136,7 @@ class Order:
     accurate: bool = False
     step_control: str = "box"
     family: int = -1
+    plateau: bool = False
     finer: bool = False
 
 
@@ -229,6 +231,8 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     work, by = 0.0, order.step_control
     if order.theta:
         theta = np.array(order.theta)
+        if order.plateau:
+            theta, work = _elsewhere(scene, where, theta, rng, until)
     elif order.guess:
         theta = where.inside(scene.searched.guess)
     else:
@@ -240,6 +244,24 @@ def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     begun = () if order.theta else tuple(theta.tolist())
     theta, more = _LEADING.get(order.way, BOX).lead(scene, theta, StrategyBudget(until - time.time(), rng, by))
     return replace(_down(scene, theta, order, until, work + more), begun=begun)
+
+
+def _elsewhere(scene: Scene, where: Field, theta: Array, rng: np.random.Generator, until: float) -> tuple[Array, float]:
+    """Draw one coordinate after the other anew, where the cost hardly changes by that; return where to, and the work.
+
+    What has no influence where a local fit ends, an initial value far below what is made within a moment, say, has no
+    slope there either, and is left; elsewhere on the same plateau it may be the way out.
+    """
+    drawn, most, work = where.draw(rng), scene.cost(theta) + NEAR, 1.0
+    for j in rng.permutation(theta.size).tolist():
+        if time.time() >= until:
+            break
+        trial = theta.copy()
+        trial[j] = drawn[j]
+        work += 1.0
+        if scene.cost(trial) <= most:
+            theta = trial
+    return theta, work
 
 
 def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> Outcome:
