@@ -136,6 +136,7 @@ def test_an_intensity_that_may_be_0_leaves_the_others_their_errors_and_counts_in
     assert "nan" not in text
 
 
+@pytest.mark.slow
 def test_a_band_is_there_where_sigma_is_estimated_as_nothing():
     case = ornstein_uhlenbeck()
     times, states, values = case.simulated(np.random.default_rng([0, 11]))

@@ -99,6 +99,7 @@ def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantiti
         assert found.p_value == pytest.approx(figures.p_value, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_of_one_or_many_outputs_is_suspected_in_one_fit_of_twenty():
     rng = np.random.default_rng(13)
     for outputs in (1, 5):
@@ -358,6 +359,7 @@ def test_sizes_that_grow_are_suspected_in_few_values():
     assert "sigma may depend on it." in checks.with_prediction.sentence
 
 
+@pytest.mark.slow
 def test_what_is_rather_large_is_not_called_noise_further_down(tmp_path):
     """The report of stat5 said 'rather large, p = 0.0028', and that its residuals look like noise."""
     result = cf.fit(problems.load("stat5").problem, "multiple")

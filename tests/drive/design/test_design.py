@@ -380,6 +380,7 @@ def test_a_result_that_was_saved_needs_its_problem(tmp_path):
     assert loaded.value == pytest.approx(known.value)
 
 
+@pytest.mark.slow
 def test_against_a_rival_of_another_order():
     # The recipe of Atkinson and Fedorov (1975): a third at 0.7, two thirds at 6.7; T = 0.010366 is the bound.
     grid = np.linspace(0.1, 10, 100)

@@ -115,6 +115,7 @@ def test_values_and_derivatives(path):
     assert not information[3].any()
 
 
+@pytest.mark.slow
 def test_information_is_the_mean_of_outer_products_of_gradients(pypesto):
     """Over data drawn from the model."""
     x, k = cf.symbols("x k")
