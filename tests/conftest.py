@@ -27,10 +27,6 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Thousands of tests and their modules stay until the end: going through them for garbage again and again took a third
-# of collecting them.
-gc.disable()
-
 # As on Windows and macOS, whatever the system's own way is; see .ci/release.
 if os.environ.get("CASTFIT_START_METHOD"):
     multiprocessing.set_start_method(os.environ["CASTFIT_START_METHOD"])
@@ -84,6 +80,17 @@ def two_workers(request: pytest.FixtureRequest):
             yield executor
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for garbage among what tests make: going through thousands of them and their modules took a third."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 SLOW = set((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
 
 
@@ -100,9 +107,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if used is not None:
             more = settings(used, max_examples=EXPLORE * used.max_examples, derandomize=False)
             test._hypothesis_internal_use_settings = more
-
-
-def pytest_collection_finish() -> None:
-    """Look for garbage from here on, among what tests make."""
-    gc.freeze()
-    gc.enable()
