@@ -121,6 +121,8 @@ def walked(method: str) -> tuple[set[str], list[str]]:
         nonlocal deepest
         if event != "call" or not frame.f_code.co_filename.startswith(root):
             return
+        if frame.f_code.co_name == "__del__":  # whenever garbage is collected, that of other tests too
+            return
         if frame.f_code.co_filename.endswith("_support/records.py"):  # a constructor is written: part of an import
             return
         stack, at = list[str](), frame
