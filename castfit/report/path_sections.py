@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from castfit import plots
 from castfit._support.text_tables import Sheet
 from castfit.report.markup import Markup, joined, tag
@@ -44,7 +46,10 @@ def sections(found: PathResult, figures: Figures, command: str = "", source: str
             ("status", found.status.sentence),
             ("iterations", f"{found.iterations}"),
             ("evaluations of the likelihood", f"{found.evaluations}"),
-            ("log L moved at the last refinement by", f"{abs(found.refined):.2g}"),
+            (
+                "log L moved at the last refinement by",
+                "no refinement" if np.isnan(found.refined) else f"{abs(found.refined):.2g}",
+            ),
         )
     )
     return [

@@ -175,7 +175,7 @@ class PathResult(Tabled):
         -2 log of the priors of quantities; 0 if there are none.  What is known of random initial states is part of the
         likelihood.
     refined : float
-        By how much the last refinement of the stages still moved `log_likelihood`.
+        By how much the last refinement of the stages still moved `log_likelihood`; NaN if there was none.
     stages : int
         Stages of all experiments.
     tracks : mapping from experiment to PathTrack
@@ -543,6 +543,8 @@ class PathResult(Tabled):
         head = f"{self.status.value}: log L = {self.log_likelihood:.6g}   AIC {self.aic:.6g}   BIC {self.bic:.6g}"
         count = f"{self.n_data} values, {self.stages} stages, {self.iterations} iterations, {self.time:.2f} s"
         refined = f"The last refinement of the stages moved log L by {abs(self.refined):.2g}."
+        if np.isnan(self.refined):
+            refined = "The stages were not refined, so nothing is known of their error."
         sheets: list[Sheet | str] = [table] if self.names else []
         return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}"]
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import MISSING, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,7 +32,7 @@ from castfit.problem.observables import called_now
 from castfit.problem.problem import Posable, kind_mistakes, with_correlations, with_nodes, with_smoothness
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable
-from castfit.result.covariance import quantile
+from castfit.result.covariance import WRITTEN_OUT, quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
 from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
@@ -296,7 +296,7 @@ class Result:
         """Whether the model describes the data, as far as was tested: see `goodness`; False of a fit that failed."""
         return self.success and self.goodness.described
 
-    @property
+    @cached_property  # every estimate asks for it
     def refuted(self) -> bool:
         """Whether this solution shows that the model is wrong, so that its intervals are not to be believed.
 
@@ -971,11 +971,12 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
     found, (hat, shared) = _influence(result), _hat(result)
     table["normalised"] = whitened(posed, scores(posed, table))
+    blind = hat is None and result.success and len(result.names) > WRITTEN_OUT  # a file keeps no derivatives of so many
     said = diagnose(
         table,
         dof=result.dof,
         known=result.absolute_sigma,
-        exact=[name for name, left in result.goodness.unexplained.items() if left < EXACT],
+        exact=[name for name, left in result.goodness.unexplained.items() if blind or left < EXACT],
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,

@@ -80,7 +80,7 @@ def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
     assert without < 15
 
 
-def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantities(monkeypatch):
+def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantities(monkeypatch, tmp_path):
     """Matrices over very many quantities are not written out: residuals were judged as if nothing had been fitted."""
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}, initial={"x": 1.0})
@@ -97,6 +97,11 @@ def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantiti
         found = blocks.diagnostics.outputs["y"].checks[name]
         assert found.number == pytest.approx(figures.number, abs=1e-6)
         assert found.p_value == pytest.approx(figures.p_value, abs=1e-6)
+    monkeypatch.setattr("castfit.result.result.WRITTEN_OUT", 5)
+    blocks.save(tmp_path / "saved.json")  # without the derivatives
+    loaded = cf.Result.load(tmp_path / "saved.json").with_problem(problem)
+    assert not any(checks.tested for checks in loaded.diagnostics.outputs.values())
+    assert "The residuals are not tested" in loaded.diagnostics.sentence
 
 
 @pytest.mark.slow

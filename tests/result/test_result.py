@@ -22,6 +22,8 @@ from castfit.fit.build_result import estimate
 from castfit.integrate import IntegratorOptions
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Normal, Parameter, Problem
+from castfit.result import result as module
+from castfit.result.diagnostics import diagnose
 from castfit.result.result import Result
 from castfit.solve.condensing import condense, expand
 from castfit.solve.gauss_newton import GaussNewton
@@ -531,3 +533,13 @@ def test_results_of_castfit_0_2_are_read(name: str, tmp_path: Path) -> None:
         whole = old.with_problem(problems.load("bellman").problem)
         assert whole.diagnostics.sentences is not None
         assert "z upper" in whole.predict([50.0], bands="linear")["experiment 1"]
+
+
+def test_residuals_are_looked_at_once_for_all_estimates(monkeypatch):
+    """Of 600 quantities a report looked at them 600 times, which took minutes."""
+    seen = []
+    monkeypatch.setattr(module, "diagnose", lambda *given, **options: seen.append(1) or diagnose(*given, **options))
+    result = fit(problems.load("lotka_volterra").problem)
+    seen.clear()
+    assert all(result[name].verdict for name in result.names)
+    assert len(seen) == 1
