@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import sys
 from collections import defaultdict
@@ -138,14 +137,11 @@ def walked(method: str) -> tuple[set[str], list[str]]:
         deepest = max(deepest, stack, key=len)
 
     before = sys.getprofile()
-    gc.collect()  # what other tests left is no part of this fit, nor are its destructors
-    gc.disable()
     sys.setprofile(note)
     try:
         result = fit(problem, method)
     finally:
         sys.setprofile(before)
-        gc.enable()
     assert result.success
     return files, deepest
 
