@@ -194,7 +194,8 @@ def determined(result: Result, figures: Figures) -> Markup:
         tag(
             "p",
             "“By itself”: whatever the others are. “All together”: the box about the region in which all lie at once. "
-            "“If the others were known”: what would be left then.",
+            "“Others at their estimates”: the section of that region, as wide in standard errors as the box; of many "
+            "quantities both are wider than an interval of one.",
         ),
     ]
     if several:

@@ -126,8 +126,9 @@ class ConfidenceRegion:
         Half-width of the interval of a single quantity in standard errors: Student's t, or normal.
     standard_errors, marginal, independent, dependent : (n,) arrays
         Search scale.  Half-widths of the intervals of one quantity by itself; of the box about the ellipsoid, all
-        quantities together; and of what is left for one quantity if all others were known exactly (Hemker's independent
-        and dependent limits).  NaN at a bound, inf where the data leave it open.
+        quantities together; and of the ellipsoid's section along one quantity, all others at their estimates (Hemker's
+        independent and dependent limits).  Both have the radius rho: of one quantity with the others known an interval
+        would be  factor / radius  of the section.  NaN at a bound, inf where the data leave it open.
     magnitudes : (n,) array
         To what changes along axes are relative: the size of the estimate, or its uncertainty where its sign is not
         known.
@@ -155,8 +156,8 @@ class ConfidenceRegion:
     >>> region = result.confidence_region()
     >>> print(region)
     95 % confidence region (linear): 2 directions, radius 2.79 standard errors
-            value  std. error  95 %, by itself         all together            if the others were known
-    ---------------------------------------------------------------------------------------------------
+            value  std. error  95 %, by itself         all together            others at their estimates
+    ----------------------------------------------------------------------------------------------------
     k1  4.577e-06     1.6e-07  [4.235e-06, 4.919e-06]  [4.139e-06, 5.015e-06]  [4.247e-06, 4.907e-06]
     k2  0.0002796     5.5e-05  [0.0001606, 0.0003987]  [0.0001273, 0.0004319]  [0.0001647, 0.0003945]
     <BLANKLINE>
@@ -194,8 +195,8 @@ class ConfidenceRegion:
         Parameters
         ----------
         kind : {"independent", "dependent", "marginal"}
-            The box about the ellipsoid, all quantities together; one quantity if the others were known; or one quantity
-            by itself, as in ``result.confidence_intervals()``.
+            The box about the ellipsoid, all quantities together; its section, the others at their estimates; or one
+            quantity by itself, as in ``result.confidence_intervals()``.
         """
         check("intervals", [f"kind is '{kind}': {suggest(str(kind), KINDS)}"] if kind not in KINDS else [])
         reach: Array = getattr(self, kind)
@@ -318,7 +319,7 @@ class ConfidenceRegion:
             shown = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
             return name, rounded(value, error), shown, *(_interval(each[kind][name], value) for kind in KINDS)
 
-        heads = ("", ">value", ">std. error", f"{level}, by itself", "all together", "if the others were known")
+        heads = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others at their estimates")
         return Sheet(heads, tuple(cells(name) for name in self.names))
 
     @property

@@ -310,3 +310,15 @@ def test_what_matters_is_not_rounded_away() -> None:
     h = rounded_direction(g, lambda h: float(1e-3 * np.linalg.norm(h) + 1e3 * abs(h @ open_)), np.ones(3))
     assert h is not None
     assert h @ open_ == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_section_of_the_region_is_not_called_an_interval_for_known_others():
+    """It has the radius of the whole region: of many quantities it is wider than the interval of one by itself."""
+    x, s = cf.symbols("x s")
+    model = cf.Model({x: 0 * x}, parameters=[s], outputs={"y": s * x}, initial={"x": 1.0})
+    experiments = [cf.Experiment({"y": [1.0, 1.1]}, [1.0, 2.0], sigma=0.1) for _ in range(12)]
+    problem = cf.Problem(model, experiments, parameters={"s": cf.Parameter(1.0, local=True)})
+    region = cf.fit(problem, "single").confidence_region()
+    assert (region.dependent > 2 * region.marginal).all()
+    assert "others at their estimates" in str(region)
+    assert "if the others were known" not in str(region)
