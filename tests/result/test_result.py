@@ -536,7 +536,7 @@ def test_results_of_castfit_0_2_are_read(name: str, tmp_path: Path) -> None:
 
 
 def test_residuals_are_looked_at_once_for_all_estimates(monkeypatch):
-    """Of 600 quantities a report looked at them 600 times, which took minutes."""
+    """Of 600 quantities a report looked at them 600 times: 80 of 116 CPU s."""
     seen = []
     monkeypatch.setattr(module, "diagnose", lambda *given, **options: seen.append(1) or diagnose(*given, **options))
     result = fit(problems.load("lotka_volterra").problem)
