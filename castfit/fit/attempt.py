@@ -124,16 +124,25 @@ class Attempt(Solved):
         return self.solution.status.cut_off
 
     @property
+    def connected(self) -> bool:
+        """Whether this is a trajectory of the model, solution or not."""
+        layout, scale = self.staged.layout, self.staged.scale
+        return self.linear.ok and infeasibility(layout, scale, self.linear) <= _CONNECTED
+
+    @property
     def plausible(self) -> bool:
         """Whether this is a trajectory of the model whose residuals may be noise, solution or not."""
-        layout, scale = self.staged.layout, self.staged.scale
-        connected = self.linear.ok and infeasibility(layout, scale, self.linear) <= _CONNECTED
-        return connected and self.solution.status is not Status.INACCURATE and not suspicious(self.staged, self.linear)
+        accurate = self.connected and self.solution.status is not Status.INACCURATE
+        return accurate and not suspicious(self.staged, self.linear)
 
     def confirms(self, other: Attempt) -> bool:
-        """Whether both are solutions, and the same optimum."""
-        both = self.solution.status.success and other.solution.status.success
-        return both and abs(self.linear.cost - other.linear.cost) <= _BETTER * other.linear.half_square
+        """Whether the other one is a solution, and this came as far, by a trajectory of the model.
+
+        Iterations may be over before this is a solution, too: of large residuals Gauss-Newton's last steps are many.
+        """
+        if not (other.solution.status.success and (self.solution.status.success or self.connected)):
+            return False
+        return abs(self.linear.cost - other.linear.cost) <= _BETTER * other.linear.half_square
 
     def better_than(self, other: Attempt) -> bool:
         """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""

@@ -62,7 +62,7 @@ _LOWER = 1e-5  # of half the squares, or of 1: what costs differ by when they ar
 _EXACT = 1e4  # times what rounding leaves: data that are reproduced exactly, where costs are errors of integration
 _STRAIGHT = 15  # iterations of a search that went straight to what it found
 _SILENT = 0.05  # half the mean square of residuals, in known sigmas, below which sigmas are no measure
-_LITTLE = 30.0  # seconds, where costs were measured, within which it does not matter what comes first
+_LITTLE = 3.0  # seconds of a fit, where costs were measured, within which it does not matter what comes first
 _UNFELT = 1e-7  # response to a doubling of a parameter, of residuals relative to the signal, of gaps to the states
 
 
@@ -80,12 +80,14 @@ class Strategy(ABC):
 
     words : what it is called in messages
     probes : whether where it leads is given up, as the first search is, where that is held up far from the data
-    work : the transcription that it solves by, and how many fits by that it takes, about
+    elsewhere : whether it begins at other states than those of the simulated start
+    work : the transcription that it solves by
     """
 
     words: ClassVar[str]
     probes: ClassVar[bool] = False
-    work: ClassVar[tuple[str, float]] = "collocation", 1.0
+    elsewhere: ClassVar[bool] = True
+    work: ClassVar[str] = "collocation"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(): {self.words}"
@@ -132,7 +134,8 @@ class GrowingHorizons(Strategy):
 
     words = "ever longer horizons"
     probes = True
-    work = "single", 5.0
+    elsewhere = False
+    work = "single"
 
     def __init__(self, *, partly: bool) -> None:
         self.partly = partly
@@ -168,7 +171,6 @@ class SoftEquations(Strategy):
     """States that are constant at first, and equations that harden (castfit.fit.start.soft_start)."""
 
     words = "constant states and soft equations"
-    work = "collocation", 3.0
 
     def suits(self, problem: Posed, asked: Transcription) -> bool:
         """Tell whether there are states of which nothing is measured, and none that trigger events."""
@@ -208,7 +210,7 @@ class OtherNodes(OtherTranscription):
     """The same where that is multiple shooting."""
 
     words = "multiple shooting"
-    work = "multiple", 1.0
+    work = "multiple"
 
 
 class Resumed(Strategy):
@@ -219,7 +221,8 @@ class Resumed(Strategy):
     """
 
     words = "going on with the first search"
-    work = "single", 1.0
+    elsewhere = False
+    work = "single"
 
     def __init__(self, first: Attempt) -> None:
         self.first = first
@@ -273,7 +276,8 @@ class FromSingleShooting(Strategy):
     """Single shooting from the same start."""
 
     words = "single shooting from the same start"
-    work = "single", 1.0
+    elsewhere = False
+    work = "single"
 
     def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
         """Integrate from the beginning."""
@@ -429,7 +433,7 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
         return first, ""
     best, refused = first, ""
     tried: list[str] = []
-    winner, confirmed = 0, False
+    winner, confirmed, elsewhere = 0, False, has_states(first.transcription)
     given_up = first if then is not None and status is Status.MAX_ITERATIONS else None
     with suppress(Stopped):
         ways, refused = _affordable(run, asked if then is None else then, theta, given_up)
@@ -443,10 +447,10 @@ def _recovered(run: FitRun, first: Attempt, theta: Array) -> tuple[Attempt, str]
             tried += run.strategies[known:]
             if now is None:
                 continue
-            # From the same start ever longer horizons may well lead into the same poor optimum.
-            confirmed = strategy is not GROWING and now.confirms(best)
+            # Two ways from one start may well miss the same.
+            confirmed = (elsewhere or strategy.elsewhere) and now.confirms(best)
             if strategy.preferred(now, best):
-                best, winner = now, len(tried)
+                best, winner, elsewhere = now, len(tried), strategy.elsewhere
             doubted = doubted and not now.good
             if now.ended or confirmed:
                 break
@@ -485,10 +489,10 @@ def _affordable(
     staged = staged if isinstance(staged, ShootingProblem) else _PLAIN.transcribe(run.problem, theta)
     prospect = Prospect.of(run.problem, theta, staged).with_stiffness(run.problem, staged)
     costs, there = prices(prospect), available_memory()
-    refused = [s.words for s in ways if costs[s.work[0]].memory > there]
+    refused = [s.words for s in ways if costs[s.work].memory > there]
     ways = [s for s in ways if s.words not in refused]
-    decades = {s: np.ceil(np.log10(max(s.work[1] * costs[s.work[0]].seconds / _LITTLE, 1.0))) for s in ways}
-    least = min((costs[s.work[0]].memory for s in STRATEGIES if s.words in refused), default=0.0)
+    decades = {s: np.ceil(np.log10(max(costs[s.work].seconds / _LITTLE, 1.0))) for s in ways}
+    least = min((costs[s.work].memory for s in STRATEGIES if s.words in refused), default=0.0)
     sentence = f"Not tried, for want of memory ({size_of(least)}): {', '.join(refused)}." if refused else ""
     return sorted(ways, key=lambda s: decades[s]), sentence
 
