@@ -342,8 +342,11 @@ class Lean:
             g = self._shown(last.x, last.z, y)
             self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
             return self._flown
-        if last is not None:
-            last.slopes.clear()  # they may be large
+        if last is not None:  # what was kept for its derivatives may be large
+            last.slopes.clear()
+            for _, states in last.found:
+                if states.kept is not None:
+                    states.kept.give_up()
         dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if along else None
         n_p, N = self._n_p, self._of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
