@@ -89,7 +89,7 @@ def test_bridge_sampling_is_within_its_errors_for_a_curved_problem(draws: int, o
     pytest.importorskip("emcee")
     found = curved(on, scale).evidence(sampling=True, draws=draws, candidates=["k"], rng=1)["k"]
     assert 0.0 < found.error < 0.1
-    assert abs(found.log - quadrature()) < 2 * found.error
+    assert abs(found.log - quadrature()) < 3 * found.error  # one of six cases is beyond two with probability 1/4
 
 
 def test_bridge_sampling_from_exact_draws_has_the_error_that_it_says() -> None:
