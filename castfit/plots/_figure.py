@@ -13,18 +13,14 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
-from matplotlib.text import Text
 from matplotlib.ticker import Formatter
 from matplotlib.transforms import Bbox
 
 _MOST_TICKS = 9  # that matplotlib chooses for an axis, whatever its length
-_OF_TEXTS = ("font.", "text.", "mathtext.")  # settings of matplotlib that change what texts look like
-_MOST_TEXTS = 10_000  # of which it is kept how they are laid out
 _SHARP = 2.0  # pixels of the picture to one of the page, for screens that have so many
 
 
@@ -162,64 +158,6 @@ def _reaching(axes: Any, measure: Any) -> Callable[..., Any]:
     return around
 
 
-class _KnownTexts:
-    """Lays out every text once, of all panels, figures and pages, while anybody draws with it.
-
-    What a text looks like is looked up by all that this depends on; matplotlib looks for its font, and reads tables of
-    that, every time that it is measured or drawn.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._users = threading.Lock(), 0
-        self._known: dict[Any, Any] = {}
-        self._settings: object = None
-
-    @contextmanager
-    def used(self) -> Generator[None, None, None]:
-        kind, library = cast("Any", Text), cast("Any", import_module("matplotlib"))
-        settings = [value for name, value in library.rcParams.items() if name.startswith(_OF_TEXTS)]
-        settings.append(len(fontManager.ttflist))
-        with self._lock:
-            if settings != self._settings:
-                self._known.clear()
-                self._settings = settings
-            if not self._users:
-                self._plain = kind._get_layout
-                kind._get_layout = self._layout()
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    kind._get_layout = self._plain
-
-    def _layout(self) -> Callable[[Any, Any], Any]:
-        plain, known = self._plain, self._known
-
-        def layout(text: Any, renderer: Any) -> Any:
-            if text.get_usetex() or text.get_wrap():  # which depend on more
-                return plain(text, renderer)
-            by: Any = getattr(renderer, "_renderer", renderer)
-            key: tuple[Any, ...] = (
-                by.__class__, getattr(by, "dpi", None), text.figure.dpi, text._text, text._fontproperties,
-                text.get_rotation(), text.get_rotation_mode(), text._horizontalalignment, text._verticalalignment,
-                text._multialignment, text._linespacing, text.get_parse_math(),
-            )  # fmt: skip
-            found = known.get(key)
-            if found is None:
-                if len(known) >= _MOST_TEXTS:
-                    known.clear()
-                found = known[(*key[:4], key[4].copy(), *key[5:])] = plain(text, renderer)
-            return found
-
-        return layout
-
-
-_TEXTS = _KnownTexts()
-
-
 @contextmanager
 def ticks_once(figure: Any) -> Generator[None, None, None]:
     """Let every axis work out its ticks, and how large their labels are, once where it stands.
@@ -232,8 +170,7 @@ def ticks_once(figure: Any) -> Generator[None, None, None]:
         axis._update_ticks, axis._get_ticklabel_bboxes = _once(axis, axis._update_ticks, axis._get_ticklabel_bboxes)
         axis._get_tick, axis._copy_tick_props = _copying(axis, axis._get_tick), _nothing
     try:
-        with _TEXTS.used():
-            yield
+        yield
     finally:
         for axis in every:
             del axis._update_ticks, axis._get_ticklabel_bboxes, axis._get_tick, axis._copy_tick_props

@@ -12,10 +12,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
-from matplotlib.text import Text
 
 import castfit as cf
 from castfit.plots._canvas import new_figure
@@ -185,16 +183,6 @@ def test_ticks_that_are_worked_out_once_are_those_of_matplotlib(result, draw, mo
     assert not any("_update_ticks" in vars(axis) for axes in once.axes for axis in (axes.xaxis, axes.yaxis))
     monkeypatch.setattr("castfit.plots._figure.ticks_once", nullcontext)
     assert found == str(figure(plain, 1, "as it is"))
-
-
-def test_texts_that_are_laid_out_once_follow_the_settings(result):
-    plain, pages = Text._get_layout, []
-    for family in ("DejaVu Sans", "DejaVu Serif", "DejaVu Sans"):
-        with rc_context({"font.family": [family]}):
-            pages.append(str(figure(result.plot(), 1, "in its font")))
-            assert Text._get_layout is plain
-    assert pages[0] == pages[2]
-    assert pages[0].replace("DejaVu Sans", "DejaVu Serif") != pages[1]  # texts are of another width
 
 
 @DRAWN
