@@ -471,7 +471,11 @@ class ShootingProblem(TranscribedProblem):
             return None
         return self._here[i].division.at(at.e)[:-1], v[self.layout.chains[i].nodes]
 
-    def evaluate(self, v: Array, *, along: bool | None = None) -> Evaluation:
+    def evaluate(self, v: Array) -> Evaluation:
+        """Integrate all stages."""
+        return self._evaluated(v)
+
+    def _evaluated(self, v: Array, *, along: bool | None = None) -> Evaluation:
         """Integrate all stages; at a new point `along` with the derivatives that will be asked for, if they will be."""
         key = self._projection.key(v)
         if key in self._memory:
@@ -480,7 +484,7 @@ class ShootingProblem(TranscribedProblem):
         if self._open:
             self._in_a_row = 0
         lean, expected = self._arrays, self._in_a_row >= _SURE if along is None else along
-        along = expected and not self._backward
+        along = expected and lean is not None and not self._backward
         began = self._begun("linearization") if along else time.perf_counter()
         before = 0 if lean is None else lean.integrations
         at = None if lean is None else lean.read(v, along=along)
@@ -554,11 +558,12 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            self.evaluate(v, along=True)
-            found = self._found(v)[1]
-            ahead = self._ahead if isinstance(found, Reading) and found.flown.slopes else 0.0
+            _, known = self._memory.get(self._projection.key(v), (None, None))
+            ahead = self._ahead if isinstance(known, Reading) and known.flown.slopes else 0.0
             began = self._begun("linearization") - ahead
             try:
+                if known is None and self._arrays is not None:
+                    self._evaluated(v, along=True)
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
                 self._noted("linearization", began)
