@@ -471,11 +471,7 @@ class ShootingProblem(TranscribedProblem):
             return None
         return self._here[i].division.at(at.e)[:-1], v[self.layout.chains[i].nodes]
 
-    def evaluate(self, v: Array) -> Evaluation:
-        """Integrate all stages."""
-        return self._evaluated(v)
-
-    def _evaluated(self, v: Array, *, along: bool | None = None) -> Evaluation:
+    def evaluate(self, v: Array, *, along: bool | None = None) -> Evaluation:
         """Integrate all stages; at a new point `along` with the derivatives that will be asked for, if they will be."""
         key = self._projection.key(v)
         if key in self._memory:
@@ -563,7 +559,7 @@ class ShootingProblem(TranscribedProblem):
             began = self._begun("linearization") - ahead
             try:
                 if known is None and self._arrays is not None:
-                    self._evaluated(v, along=True)
+                    self.evaluate(v, along=True)
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
                 self._noted("linearization", began)

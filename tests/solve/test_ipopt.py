@@ -365,11 +365,11 @@ def test_an_exception_in_the_problem_propagates(method, monkeypatch):
     staged = transcribed(lotka_volterra())
     original, calls = getattr(staged, method), []
 
-    def fail(v):
+    def fail(v, **how):
         calls.append(v)
         if len(calls) == 3:
             raise Fault("in the problem")
-        return original(v)
+        return original(v, **how)
 
     monkeypatch.setattr(staged, method, fail)
     with pytest.raises(Fault, match="in the problem"):
@@ -437,8 +437,8 @@ def test_failures_on_the_way_are_survived_and_counted():
     staged = transcribed(decay_problem(parameters={"k": 3.0}), SingleShooting())
     original = staged.evaluate
 
-    def evaluate(v):
-        at = original(v)
+    def evaluate(v, **how):
+        at = original(v, **how)
         if v[0] > -1:
             return at
         return Evaluation(at.v, at.values, at.prior, at.prior_jacobian, (Failure("experiment 1", 0, "invented", ""),))
