@@ -231,15 +231,14 @@ class Resumed(Strategy):
         """Tell so: somebody has looked whether there is a way to go on."""
         return True
 
-    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array] | None:
+    def start(self, problem: Posed, asked: Transcription, theta: Array) -> tuple[Transcription, Array]:
         """Begin where it ended."""
         return self.first.transcription, self.first.theta
 
     def outcome(self, run: FitRun, best: Attempt, asked: Transcription, theta: Array, why: str) -> Attempt | None:
         """Go down as far as that leads."""
         run.begins(self.words, f"{why}; now {self.words}")
-        staged = self.first.transcription.transcribe(run.problem, self.first.theta)
-        return run.attempt(SolveStaging(self.first.transcription, staged, self.words, solver=DOWN))
+        return _down(run, *self.start(run.problem, asked, theta), words=self.words)
 
 
 class SimulatedStates(Strategy):
@@ -350,8 +349,7 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     probed = run.choice is not None and run.choice.then is not None and every_state_measured(run.problem)
     if probed and first.plausible and first.solution.status is Status.MAX_ITERATIONS:
         # On the right way, which was only long; where states are hidden, it may lead to a poorer optimum as well.
-        again = asked.transcribe(run.problem, first.theta)
-        first = run.attempt(SolveStaging(asked, again, solver=DOWN))
+        first = _down(run, asked, first.theta)
     found, recovery = _recovered(run, first, theta) if run.retry else (first, "")
     return SearchEnd(found, (note, begun, recovery))
 
@@ -501,6 +499,11 @@ def _solvable(run: FitRun, staging: SolveStaging) -> SolveStaging:
     """Search with the fit's solver as it suits what may be another transcription than the one that was asked for."""
     suited = getattr(run.solver, "suited", None)
     return staging if suited is None else replace(staging, solver=suited(staging.staged.gives))
+
+
+def _down(run: FitRun, transcription: Transcription, theta: Array, words: str = "") -> Attempt:
+    """Go down in a box from where a search was given up, as far as that leads."""
+    return run.attempt(SolveStaging(transcription, transcription.transcribe(run.problem, theta), words, solver=DOWN))
 
 
 def _handed_back(run: FitRun, found: Attempt, asked: Transcription, *, warm: bool = False) -> Attempt:
