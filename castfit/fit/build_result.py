@@ -12,6 +12,7 @@ import numpy as np
 
 from castfit._support.version import __version__
 from castfit.fit.choice import DOWN, PROBE
+from castfit.problem.compiled_problem import LOSS
 from castfit.problem.observables import parameter_of, unknowns
 from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
@@ -91,12 +92,12 @@ def estimate(
     likelihood = neg2loglik(
         at.cost - rough, constant(posed) + posed.prior_constant, n_unknown=int(layout.group_sizes.sum())
     )
-    n_spreads = sum(q.of in posed.noise_parameters for q in quantities)  # they are not what dof counts
     priors = [term for term in posed.every_prior if not isinstance(term, Smooth)]
     prior = 2.0 * (posed.priors(theta).cost - rough + posed.prior_constant) if priors else 0.0
-    n_estimated = float(n_rows - dof + layout.n_groups + n_spreads)
-    if posed.every_prior:  # priors and penalties share in determining theta
-        n_estimated = layout.n_groups + n_spreads + (np.nan if known is None else float(np.sum(known.leverage)))
+    # of what is determined, priors and penalties determine their part
+    n_estimated = float(layout.n_groups) + (n_theta if known is None else known.rank - known.by_priors)
+    if posed.measure == LOSS:
+        n_estimated = np.nan  # there are no criteria of what is no likelihood
     criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
     seen = Seen.of(posed, staged, at, None if known is None else known.noise)
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))

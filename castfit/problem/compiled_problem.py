@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from castfit.densities.noise.correlation import CorrelationEstimates
 
 
-CHI2, LIKELIHOOD, PETAB = "chi2", "-2 log L", "PEtab's objective"
+CHI2, LIKELIHOOD, LOSS, PETAB = "chi2", "-2 log L", "2 loss", "PEtab's objective"
 """What fits are told and compared by; see `Posed.measure`."""
 
 _ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
@@ -136,9 +136,14 @@ class Posed:
     def measure(self) -> str:
         """The one number by which fits are told and compared: chi2 where sigmas are known, else -2 log likelihood.
 
-        Of a problem that was read from PEtab files it is the objective that PEtab defines.
+        Of a problem that was read from PEtab files it is the objective that PEtab defines; of a loss that no density
+        has it is twice that, with the constants of normal errors.
         """
-        return self.format_measure or (CHI2 if self.least_squares and not self.groups else LIKELIHOOD)
+        if self.format_measure:
+            return self.format_measure
+        if not all(o is None or o.noise.normalisable for c in self.conditions for o in c.observed):
+            return LOSS
+        return CHI2 if self.least_squares and not self.groups else LIKELIHOOD
 
     @cached_property
     def n_data(self) -> int:

@@ -138,15 +138,16 @@ def work_out(said: Statement) -> Observations:
         return Observations(said, observed, tuple(plan.groups), (), frozenset())
     names = {s.name() for graph in plan.spreads.values() for s in ca.symvar(graph)}
     known = {*every_parameter(said.model, said.parameters), *plan.parameters}
-    added = [n for n in dict.fromkeys((*said.parameters, *plan.parameters)) if n in names & known]
-    added = [n for n in added if n not in said.model.parameters]
+    inside = [n for n in dict.fromkeys((*said.parameters, *plan.parameters)) if n in names & known]
+    added = [n for n in inside if n not in said.model.parameters]
     model = _extended(said.model, added, plan.spreads)
     whole = replace(said, model=model, parameters={**said.parameters, **plan.parameters})
     given = (v for e in said.experiments for v in (*e.parameters.values(), *e.initial.values()))
     elsewhere = {s.name() for v in given if isinstance(v, ca.SX) for s in ca.symvar(v)}
     elsewhere = elsewhere.union(*(symbols_of(e.events) for e in said.experiments))
-    outputs = {s.name() for e in said.experiments for n in e.measured for s in ca.symvar(said.model.outputs[n])}
-    only = frozenset(n for n in added if n not in elsewhere | outputs)
+    measured = (said.model.outputs[n] for e in said.experiments for n in e.measured)
+    graphs = (said.model.system.ode, said.model.system.alg, *said.model.initial.values(), *measured)
+    only = frozenset(inside).difference(elsewhere, (s.name() for graph in graphs for s in ca.symvar(graph)))
     return Observations(whole, observed, tuple(plan.groups), tuple(plan.spreads), only)
 
 

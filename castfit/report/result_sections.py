@@ -253,8 +253,7 @@ def residuals(result: Result, figures: Figures) -> Markup:
                 (symbol(result.measure), f"{result.objective:.8g}"),
                 ("degrees of freedom", f"{result.dof}"),
                 ("p of χ²", chance),
-                ("AIC", f"{result.aic:.6g}"),
-                ("BIC", f"{result.bic:.6g}"),
+                *((name, f"{of:.6g}") for name, of in (("AIC", result.aic), ("BIC", result.bic)) if not np.isnan(of)),
             )
         ),
     )

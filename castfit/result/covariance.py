@@ -67,7 +67,7 @@ class Statistics:
     condition : condition number of the column-scaled Jacobian on the free subspace
     directions (k, n) : undetermined directions scale * dtheta, each of length 1
     scale (n,) : effect of each quantity on the data
-    used : the degrees of freedom that the estimates take from data and priors: the sum of the leverages of their rows
+    by_priors : how many of the directions that are determined are the priors': the sum of the leverages of their rows
     held_back (n_penalties,) : the leverage of each penalty
     inflation : the unbiased variance of an unknown sigma that all data share, in units of the most likely one; else 1
     information (n, n) : Fisher's information of data and priors on theta, bounds and other active constraints left
@@ -95,7 +95,7 @@ class Statistics:
     rank: int
     root: Array
     leverage: Array
-    used: float
+    by_priors: float
     held_back: Array
     inflation: float
 
@@ -187,7 +187,7 @@ def statistics(
         rank=found.known.rank,
         root=whole.root,
         leverage=found.known.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
-        used=float(np.sum(found.known.leverage[counted])),
+        by_priors=float(np.sum(found.known.leverage[rows.size - linearization.prior.size :])),
         held_back=found.known.leverage[penalised],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
     )

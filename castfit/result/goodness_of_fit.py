@@ -51,7 +51,7 @@ class Goodness:
     p_value : probability of a chi2 at least as large if the model is right; NaN where standard deviations are unknown
     chi2_per_datum : mean squared weighted residual by output; about 1 where standard deviations are known and right
     unexplained : by output, the sum of squared residuals divided by that of the data about their mean; NaN for constant
-        data
+        data; without outliers where the noise model expects them
     runs : by output, the probability of as few changes of sign if residuals are independent; NaN for few data
     sentence : all that in words
     """
@@ -119,6 +119,9 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
         flat = all(np.unique(s.times).size < 2 for s in series)
         n = {name: sum(s.residuals.size for s in group) for name, group in of.items()}
         described, said = _by_variance(unexplained, n, dof if flat else 0)
+        aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
+        if aside:
+            said += f" {aside} outlier{' is' if aside == 1 else 's are'} set aside there, as the noise model does."
     return Goodness(described, p_value, mean_square, unexplained, runs, said)
 
 
@@ -175,9 +178,9 @@ def _mean_square(group: Sequence[ResidualSeries]) -> float:
 
 def _unexplained(group: Sequence[ResidualSeries]) -> float:
     """Return the sum of squared residuals relative to that of the data about their mean."""
-    values = np.concatenate([s.values for s in group])
-    weight = np.concatenate([1.0 / s.sigma for s in group])
-    residuals = np.concatenate([s.residuals for s in group])
+    values = np.concatenate([s.values[s.counted] for s in group])
+    weight = np.concatenate([1.0 / s.sigma[s.counted] for s in group])
+    residuals = np.concatenate([s.residuals[s.counted] for s in group])
     mean = float(np.sum(weight**2 * values) / np.sum(weight**2))
     total = float(np.sum((weight * (values - mean)) ** 2))
     rounding = float(np.sum((weight * np.finfo(float).eps * values) ** 2))
@@ -205,6 +208,8 @@ class Criteria:
     def aicc(self) -> float:
         """Akaike's criterion, corrected for few data (Hurvich and Tsai 1989); inf where n <= k + 1."""
         rest = self.n - self.k - 1
+        if np.isnan(rest):
+            return np.nan
         return self.aic + 2 * self.k * (self.k + 1) / rest if rest > 0 else np.inf
 
     @property
@@ -213,6 +218,8 @@ class Criteria:
         return self.neg2loglik + self.k * float(np.log(self.n))
 
     def __str__(self) -> str:
+        if np.isnan(self.k):
+            return f"2 loss = {self.neg2loglik:.6g} of {self.n} data: no likelihood, so no information criteria"
         k = f"{self.k:.3g}" if self.k != round(self.k) else f"{self.k:.0f}"
         return (
             f"-2 log L = {self.neg2loglik:.6g} of {self.n} data, {k} estimated: "

@@ -16,7 +16,7 @@ from castfit._support.records import dataclass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit._support.arrays import Array, Index
+    from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.problem import Posable
     from castfit.solve.staged import Evaluation, StagedProblem
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FEWEST = 6  # values for a test
 PROOF = 1e-3  # probability below which something is shown ...
 SUSPICION = 0.05  # ... and suspected
+_AWAY = 3.0  # deviations of heavy tails from which a residual is an outlier
 SHOWN, SUSPECTED, NOTHING = "shown", "suspected", "nothing"
 
 
@@ -69,7 +70,8 @@ class Seen:
 class ResidualSeries:
     """The residuals of one output in one experiment, in the order of time.
 
-    residuals (n,) weighted by 1 / sigma; values (n,) the data; sigma (n,); times (n,).
+    residuals (n,) weighted by 1 / sigma; values (n,) the data; sigma (n,); times (n,); counted (n,) false for outliers
+    of a noise model that expects them, where they are the minority.
     """
 
     experiment: str
@@ -78,6 +80,7 @@ class ResidualSeries:
     values: Array
     sigma: Array
     times: Array
+    counted: Mask
 
 
 def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
@@ -161,7 +164,9 @@ def series(problem: Posed, seen: Seen) -> list[ResidualSeries]:
                 away = table["prediction"][of] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sigma = np.where(residual == 0.0, 1.0, np.abs(away / residual))
-            found.append(ResidualSeries(condition.name, output, residual, value, sigma, table["time"][of]))
+            counted = (np.abs(table["normalised"][of]) <= _AWAY) | (not observed.noise.heavy)
+            counted |= 2 * np.count_nonzero(counted) <= of.size
+            found.append(ResidualSeries(condition.name, output, residual, value, sigma, table["time"][of], counted))
     return found
 
 

@@ -27,7 +27,7 @@ from castfit._support.whole_files import write_whole
 from castfit.densities.noise.correlation import CorrelationEstimates
 from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
-from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, PETAB
+from castfit.problem.compiled_problem import CHI2, LIKELIHOOD, LOSS, PETAB
 from castfit.problem.observables import called_now
 from castfit.problem.problem import Posable, kind_mistakes, with_correlations, with_nodes, with_smoothness
 from castfit.result.block_matrix import BlockMatrix
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-9  # relative
 _MANY = 12  # experiments up to which each has a row of its own in tables
+_FEW = 3  # of more, in tables without a row for all of them
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
@@ -89,7 +90,7 @@ class Result:
         ``n_data / 2 * log(chi2 / n_data)`` plus half the squares of the priors' residuals.
     measure : str
         Which number tells how good this is: "chi2" where standard deviations are known, "-2 log L" elsewhere, "PEtab's
-        objective" where the problem was read from PEtab files.
+        objective" where the problem was read from PEtab files, "2 loss" where a loss is no likelihood (`Cauchy`).
     objective : float
         That number: `chi2`, `neg2loglik`, or half of the latter, the negative log likelihood of data and priors.
     chi2 : float
@@ -125,7 +126,7 @@ class Result:
     n_estimated : float
         How many numbers the data determine, unknown deviations of the noise included; see `criteria`.
     aic, bic : float
-        Akaike's and Schwarz's (Bayesian) information criteria, of the data.
+        Akaike's and Schwarz's (Bayesian) information criteria, of the data; NaN where a loss is no likelihood.
     standard_errors : dict
         Square roots of the covariance's diagonal, numerical errors included.
     numerical_errors : dict
@@ -883,6 +884,14 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
     return {label: members for label, members in found.items() if len(members) > _MANY}
 
 
+def told(names: Sequence[str], all_in: str) -> tuple[tuple[str, ...], list[str]]:
+    """Return the names to which a table gives rows, few of each family, and a line that says where all are."""
+    families = _families(names)
+    left = {name for members in families.values() for name in members[_FEW:]}
+    more = ", ".join(f"{len(members) - _FEW:,} more {label}[...]" for label, members in families.items())
+    return tuple(n for n in names if n not in left), [f"Not shown: {more}; all are in {all_in}."] if more else []
+
+
 def _family_row(result: Result, label: str, members: Sequence[str], values: Mapping[str, float]) -> tuple[str, ...]:
     """Return one row for a quantity of many experiments."""
     numbers = np.array([values[name] for name in members])
@@ -1080,7 +1089,7 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
         f"{result.measure} = {result.objective:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
-        f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}",
+        *([] if result.measure == LOSS else [f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"]),
         *(
             f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"
             for name, weight in result.smoothness.items()

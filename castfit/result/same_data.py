@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from castfit.problem.compiled_problem import LOSS
 from castfit.problem.fingerprint import question
 
 if TYPE_CHECKING:
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 def data_mistakes(first: Result, second: Result, names: tuple[str, str]) -> list[str]:
     """Say which data differ between two fits, called by names.
 
-    Noise models and standard deviations may differ, for likelihoods know of them; times and values may not.
+    Noise models and standard deviations may differ, for likelihoods know of them; times and values may not.  A loss
+    that is no likelihood cannot be compared at all.
     """
+    lost = [name for name, r in zip(names, (first, second), strict=True) if r.measure == LOSS]
+    if lost:
+        which = " and ".join(dict.fromkeys(lost))
+        return [f"{which}: Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"]
     one, other = first.problem, second.problem
     return _by_hashes(first, second, names) if one is None or other is None else differing_data(one, other, names)
 

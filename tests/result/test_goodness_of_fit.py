@@ -18,9 +18,8 @@ def series(
     residuals: np.ndarray, output: str = "y", experiment: str = "experiment 1", signal: float = 10.0
 ) -> ResidualSeries:
     values = signal * np.sin(np.arange(residuals.size))
-    return ResidualSeries(
-        experiment, output, residuals, values, np.ones(residuals.size), np.arange(residuals.size) * 1.0
-    )
+    ones = np.ones(residuals.size)
+    return ResidualSeries(experiment, output, residuals, values, ones, np.arange(residuals.size) * 1.0, ones > 0)
 
 
 def test_probabilities_are_those_of_chi2_and_of_the_binomial_distribution() -> None:
@@ -195,3 +194,77 @@ def test_where_sigma_is_far_too_small_it_is_named_beside_the_model() -> None:
     assert not result.described
     assert "Other starts may be better, or sigma is too small." in str(result)
     assert "it is the model, or sigma is too small." in str(result)
+
+
+@pytest.mark.parametrize("noise", [cf.StudentT(0.1), cf.Huber(0.1), cf.Cauchy(0.1)], ids=lambda n: type(n).__name__)
+def test_an_outlier_that_the_noise_model_expects_does_not_refute_the_model(noise: Any) -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    times = np.arange(0.5, 4.1, 0.5)
+    values = 2 * np.exp(-0.5 * times) + 0.05 * np.array([1, -1, 1, 1, -1, 0, 1, -1])
+    values[4] = 4.5
+
+    def fitted(values: np.ndarray) -> cf.Result:
+        data = cf.Experiment({"x": values}, time=times, noise={"x": noise})
+        return cf.fit(cf.Problem(model, data, parameters={"k": 0.6}), "single", retry=False)
+
+    found = fitted(values)
+    assert found.described
+    assert found.goodness.unexplained["x"] < 0.1
+    assert "1 outlier is set aside" in found.goodness.sentence
+    assert not fitted(2 - values).described  # where most are far away nothing is set aside
+
+
+def test_a_loss_that_is_no_likelihood_has_no_criteria() -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    data = {"x": [1.6, 1.2, 0.9, 0.7, 0.6, 0.4]}
+
+    def fitted(f_scale: float) -> cf.Result:
+        noise = {"x": cf.Cauchy(sigma=0.1, f_scale=f_scale)}
+        data_of = cf.Experiment(data, time=[0.5, 1, 1.5, 2, 2.5, 3], noise=noise)
+        return cf.fit(cf.Problem(model, data_of, parameters={"k": 0.6}), "single", retry=False)
+
+    loss, density = fitted(1.0), fitted(2.0)
+    assert np.isnan([loss.aic, loss.bic, loss.aicc]).all()
+    assert loss.measure == "2 loss"
+    assert "AIC" not in str(loss)
+    assert "no likelihood" in str(loss.criteria)
+    r = (density.predictions - data["x"]) / 0.1  # Student's t of 3 degrees of freedom, of scale sigma 2 / sqrt 3
+    by_hand = -2 * stats.t.logpdf(r * np.sqrt(3) / 2, 3).sum() + 2 * 6 * np.log(0.1 * 2 / np.sqrt(3))
+    assert density.aic == pytest.approx(by_hand + 2, rel=1e-6)
+    for compare in (cf.compare_models, lambda fits: cf.likelihood_ratio(*fits)):
+        with pytest.raises(cf.InputError, match="no likelihood"):
+            compare([loss, density])
+    assert loss.problem is not None
+    assert density.problem is not None
+    with pytest.raises(cf.InputError, match="no likelihood"):
+        cf.select({"one": loss.problem, "two": density.problem})
+
+
+def test_parameters_of_the_noise_count_however_they_are_written() -> None:
+    """An unknown sigma is one number more, eliminated, estimated, of a law, or of values beyond a limit."""
+    x, k, b = cf.symbols("x k b")
+    times = np.linspace(0.2, 4.0, 16)
+    values = 2 * np.exp(-0.5 * times) + 0.05 * np.random.default_rng(0).standard_normal(16)
+    plain = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    declared = cf.Model({x: -k * x}, parameters=[k, b], initial={x: 2.0})
+
+    def fitted(model: cf.Model, more: dict[str, Any] | None = None, **noise: Any) -> cf.Result:
+        data = cf.Experiment({"x": values}, time=times, **noise)
+        parameters = {"k": 0.6, **(more or {})}
+        return cf.fit(cf.Problem(model, data, parameters=parameters), "single", retry=False)
+
+    one = cf.Parameter(0.1, lower=1e-3)
+    known, unknown = fitted(plain, sigma=0.05), fitted(plain, sigma=cf.unknown())
+    laws = [fitted(model, {"b": one}, sigma={"x": b}) for model in (plain, declared)]
+    assert [f.n_estimated for f in (known, unknown, *laws)] == [1, 2, 2, 2]
+    for law in laws:
+        assert law.aic == pytest.approx(unknown.aic, abs=1e-6)
+        assert not law.absolute_sigma
+        assert np.isnan(law.goodness.p_value)  # its size is what was estimated
+    values = np.maximum(values, 0.6)
+    assert fitted(plain, noise={"x": cf.Gaussian(0.05, below=0.6)}).n_estimated == 1
+    assert fitted(plain, noise={"x": cf.Gaussian(below=0.6)}).n_estimated == 2
+    prior = cf.Parameter(0.1, lower=1e-3, prior=cf.Normal(0.1, 1e3))  # which says nothing
+    assert fitted(plain, {"b": prior}, sigma={"x": b}).n_estimated == pytest.approx(2, abs=1e-6)

@@ -24,7 +24,7 @@ from castfit.model.model import Model, symbols
 from castfit.problem.problem import Normal, Parameter, Problem
 from castfit.result import result as module
 from castfit.result.diagnostics import diagnose
-from castfit.result.result import Result
+from castfit.result.result import Result, told
 from castfit.solve.condensing import condense, expand
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Solution
@@ -543,3 +543,11 @@ def test_residuals_are_looked_at_once_for_all_estimates(monkeypatch):
     seen.clear()
     assert all(result[name].verdict for name in result.names)
     assert len(seen) == 1
+
+
+def test_tables_show_few_quantities_of_many_experiments() -> None:
+    own = [f"k[{i}]" for i in range(20)]
+    shown, more = told(["a", *own, "b[1]"], "table")
+    assert shown == ("a", "k[0]", "k[1]", "k[2]", "b[1]")
+    assert more == ["Not shown: 17 more k[...]; all are in table."]
+    assert told(["a", *own[:12]], "table") == (("a", *own[:12]), [])

@@ -142,6 +142,11 @@ class Noise(Picklable, ABC):
     in_unit_of_output: ClassVar[bool] = True
     """Whether the spread has the unit of the output."""
 
+    @property
+    def normalisable(self) -> bool:
+        """Whether exp(-cost) has a finite integral over the value, so that it is a likelihood."""
+        return True
+
     @abstractmethod
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return cost, curvature and normalised residual as graphs of three scalar symbols.

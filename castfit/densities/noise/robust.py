@@ -382,7 +382,8 @@ class Cauchy(_Loss):
         for f_scale > 1 only, where exp(-cost) has an integral: it is then Student's t of f_scale^2 - 1 degrees of
         freedom.
     f_scale : float
-        Residual, in standard deviations, from which the loss is about logarithmic.
+        Residual, in standard deviations, from which the loss is about logarithmic.  Up to 1 the loss is no likelihood:
+        such fits have no information criteria.
 
     Examples
     --------
@@ -418,7 +419,7 @@ class Cauchy(_Loss):
 
     @property
     def normalisable(self) -> bool:
-        """Whether exp(-cost) has a finite integral, so that sigma can be estimated."""
+        """Whether exp(-cost) has a finite integral, so that sigma can be estimated and fits compared."""
         return self.f_scale > 1
 
     def spread_mistakes(self) -> list[str]:

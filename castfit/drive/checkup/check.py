@@ -12,7 +12,7 @@ import numpy as np
 from castfit._support.arguments import is_count, option_mistakes, real, rng_mistakes
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
+from castfit._support.reprs import brief, listed
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
 _FIT = 0.3  # of the time, at most
+_LATE = "no time was left."
 
 
 @brief
@@ -106,6 +107,9 @@ class Checkup(Tabled):
         )
         wrong = sum(line.fine is False for line in self.lines)
         end = "Nothing to do." if not wrong else f"{wrong} of {len(self.lines)} need{'s' if wrong == 1 else ''} a look."
+        late = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(_LATE))
+        if late:
+            end = f"{end.replace('Nothing', 'So far nothing')} No time was left for {late}: raise max_time."
         return table, end
 
     def __str__(self) -> str:
@@ -209,7 +213,7 @@ def doctor(
         left = until(share)
         try:
             some = left() > 0.0 or share == 1.0
-            finding = examine(replace(patient, left=left)) if some else unknown("not examined: no time was left.")
+            finding = examine(replace(patient, left=left)) if some else unknown(f"not examined: {_LATE}")
         except InputError as error:  # a check that does not take such a problem
             finding = unknown(f"not examined: {error.problems[0]}.")
         lines.append(CheckLine(name, *finding))

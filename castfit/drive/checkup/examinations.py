@@ -294,9 +294,9 @@ def symmetric(patient: Patient) -> Finding:
     every: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
     if theta.size <= _MANY:
         every += [two for two in itertools.combinations(pairs, 2) if len({*two[0], *two[1]}) == 4]
-    tried = 0
+    tried, late = 0, patient.left() <= 0
     for swaps in every:
-        if patient.left() <= 0:
+        if late := patient.left() <= 0:
             break
         if any(set(known) <= set(swaps) for known in found):
             continue
@@ -311,7 +311,9 @@ def symmetric(patient: Patient) -> Finding:
         said = "; ".join(" with ".join(f"{posed.names[i]} and {posed.names[j]}" for i, j in s) for s in found)
         advice = "Every optimum has a twin: order them by bounds, or by cf.Constraint."
         return look(f"the data do not notice when these are exchanged: {said}.", advice)
-    return fine(f"none among {tried} exchanges of quantities.")
+    if late and not tried:
+        return unknown("not examined: no time was left.")
+    return fine(f"none among {tried} exchanges of quantities{', all that the time allowed' if late else ''}.")
 
 
 def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array) -> bool:

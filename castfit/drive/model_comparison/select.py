@@ -25,6 +25,7 @@ from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.inputs import seed_from
 from castfit.fit.build_result import versions
 from castfit.fit.methods import Solver, Transcription, given_parts
+from castfit.problem.compiled_problem import LOSS
 from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Problem
 
@@ -125,7 +126,7 @@ def select(
     check("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     space = read(problems, choices)
     by = method if method != "auto" else "all" if space.count <= FEW else "forecast"
-    check("select", _few_data(space, criterion))
+    check("select", _undefined(space, criterion))
     choices_said = {n: list(map(repr, every)) for n, every in space.choices.items()}
     entries = {"criterion": criterion, "method": by, "choices": choices_said}
     if by == "famos":
@@ -142,11 +143,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
 
 
-def _few_data(space: Candidates, criterion: str) -> list[str]:
-    """Say that a criterion is not defined for any candidate, as there are too few data."""
+def _undefined(space: Candidates, criterion: str) -> list[str]:
+    """Say that a criterion is not defined for any candidate: there are too few data, or no likelihoods."""
+    every = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
+    if any(p.posed.measure == LOSS for p in every):
+        return ["Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"]
     if criterion != "AICc":
         return []
-    every = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
     sizes = [(p.n_data, len(p.names) + len(p.posed.groups)) for p in every]
     n, least = sizes[0][0], min(k for _, k in sizes)
     if n > least + 1:

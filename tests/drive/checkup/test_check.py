@@ -128,6 +128,8 @@ def test_bounds_that_held_a_fit_are_found_at_once() -> None:
     found = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
     assert found["fit"].fine is False
     assert "estimates at their bounds: k (upper)" in found["fit"].sentence
+    assert "No time was left for gradient, redundant parameters" in str(found)
+    assert all(found[name].fine is None for name in ("symmetric parameters", "tolerances", "other starts"))
 
 
 def test_a_fit_that_cannot_be_integrated_is_said() -> None:

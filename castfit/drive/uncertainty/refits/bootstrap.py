@@ -29,6 +29,7 @@ from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.public_names import public
 from castfit._support.renamed import renamed
+from castfit._support.reprs import listed
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled, rounded
 from castfit.drive.run.run_result import SavedResult, columns
@@ -51,7 +52,7 @@ from castfit.drive.uncertainty.refits.run import (
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import natural_value
-from castfit.result.result import Result
+from castfit.result.result import Result, told
 
 METHODS = ("percentile", "bca")
 _FEW = 2  # draws that have a scatter
@@ -235,17 +236,21 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     def summary(self) -> str:
         """Return the text that `print` shows."""
         lost = [*self._failure_sheet().lines, *self._without(), ""] if self._failed else []
-        return "\n".join([*self._head(), "", *self._sheet().lines, "", *lost, *self._remarks()])
+        return "\n".join([*self._head(), "", *self._sheet().lines, *self._told[1], "", *lost, *self._remarks()])
 
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
         """What was done, the table, which fits failed, and what is to be known of the intervals."""
         lost = (self._failure_sheet(), *self._without()) if self._failed else ()
-        return *self._head(), self._sheet(), *lost, *self._remarks()
+        return *self._head(), self._sheet(), *self._told[1], *lost, *self._remarks()
 
     def _head(self) -> tuple[str, str]:
         took = "" if np.isnan(self.time) else f", {self.time:.1f} s"
         return f"bootstrap, {self.kind}: {KINDS[self.kind]}{took}", self.message
+
+    @property
+    def _told(self) -> tuple[tuple[str, ...], list[str]]:
+        return told(self.names, "confidence_intervals()")
 
     def _sheet(self) -> Sheet:
         level = f"{100 * self.result.confidence_level:g} %"
@@ -253,7 +258,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         found = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
         heads = [f"{level} {'BCa' if m == 'bca' else m}" for m in methods] + [f"{level} linear"]
         rows: list[tuple[str, ...]] = []
-        for name, value in self.result.values.items():
+        for name in self._told[0]:
+            value = self.result.values[name]
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
             cells = [_interval(pairs[name], error) for pairs in found]
             rows.append((name, rounded(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
@@ -289,7 +295,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             )
         held = [n for n in self.names if n in self.result.active]
         if held:
-            said.append(f"A bound holds {', '.join(held)} at the estimate; its draws pile up there.")
+            said.append(f"A bound holds {listed(held)} at the estimate; its draws pile up there.")
         posed = None if self.result.problem is None else self.result.problem.posed
         if posed is not None and posed.every_prior:
             said.append(
@@ -300,7 +306,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             none = [n for n in self.names if np.isnan(both[0][n]).any() and np.isfinite(both[1][n]).all()]
             if none:
                 said.append(
-                    f"BCa limits of {', '.join(none)} are quantiles that {len(self.solved)} draws do not tell; raise "
+                    f"BCa limits of {listed(none)} are quantiles that {len(self.solved)} draws do not tell; raise "
                     "samples."
                 )
         if posed is not None:

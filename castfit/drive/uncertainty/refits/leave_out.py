@@ -8,7 +8,7 @@ The jackknife is what follows of that: with  theta_(i)  the estimate without i o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +40,7 @@ from castfit.problem.compiled_problem import Posed
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
-from castfit.result.result import Result
+from castfit.result.result import Result, told
 
 _MOST = 12  # rows that a summary shows
 _FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
@@ -167,20 +167,23 @@ class LeaveOutResult(RefitsResult):
                for i in range(len(self.rows))]  # fmt: skip
         order = np.argsort(far, kind="stable")[::-1] if self.each == "value" else np.arange(len(far))
         shown: list[int] = order[:_MOST].tolist()
-        natural = self._natural
-        rows: list[tuple[str, ...]] = [("without", "status", *self.names)]
-        rows.append(("nothing", self.result.status.value, *self._cells(self.result.values.values())))
-        rows += [(self.rows[i].name, self.rows[i].status, *self._cells(natural[i].tolist())) for i in shown]
+        names, others = told(self.names, "table")
+        rows: list[tuple[str, ...]] = [("without", "status", *names)]
+        rows.append(("nothing", self.result.status.value, *self._cells(names, self.result.values)))
+        for i in shown:
+            left = dict(zip(self.names, self._natural[i].tolist(), strict=True))
+            rows.append((self.rows[i].name, self.rows[i].status, *self._cells(names, left)))
         more = len(far) - len(shown)
         rest = [f"and {more} more that move less" if self.each == "value" else f"and {more} more"] if more > 0 else []
-        return [*aligned(rows, "<<" + ">" * len(self.names)), *rest]
+        return [*aligned(rows, "<<" + ">" * len(names)), *rest, *others]
 
-    def _cells(self, values: Iterable[float]) -> list[str]:
+    def _cells(self, names: Iterable[str], values: Mapping[str, float]) -> list[str]:
         errors = self.result.standard_errors
-        return [rounded(v, errors[n]) if np.isfinite(v) else "-" for n, v in zip(self.names, values, strict=True)]
+        return [rounded(values[n], errors[n]) if np.isfinite(values[n]) else "-" for n in names]
 
     def _remarks(self) -> list[str]:
         said: list[str] = []
+        unknown: list[str] = []
         for name, shift in self.shifts.items():
             if not np.isfinite(shift).any():
                 continue
@@ -189,9 +192,12 @@ class LeaveOutResult(RefitsResult):
                 said.append(
                     f"Without {self.rows[i].name} {name} moves by {shift[i]:+.2g} standard errors: look at these data."
                 )
-        for row, unseen in zip(self.rows, self.unseen, strict=True):
+        for row, names in zip(self.rows, self.unseen, strict=True):
+            own = f"[{row.name[1:-1]}]"  # which nobody expects to be known
+            unseen = [name for name in names if self.each == "value" or not name.endswith(own)]
             if unseen:
-                said.append(f"Without {row.name} nothing is known of {', '.join(unseen)}.")
+                unknown.append(f"Without {row.name} nothing is known of {', '.join(unseen)}.")
+        said = [*_first(said), *_first(unknown)]
         if not said and all(row.success for row in self.rows):
             said.append(f"No {self.each} moves an estimate by {_FAR:g} standard errors.")
         return said
@@ -264,6 +270,12 @@ def leave_out(
     entries = {"each": each, "estimate": digest(result.theta)}
     ended = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
     return LeaveOutResult(result, each, *ended[:3])
+
+
+def _first(lines: list[str]) -> list[str]:
+    """Return as many lines as a summary shows, and how many there are more."""
+    more = len(lines) - _MOST
+    return [*lines[:_MOST], f"And {more:,} more such lines."] if more > 0 else lines
 
 
 def _names(posed: Posed, each: str) -> list[str]:

@@ -19,7 +19,7 @@ from castfit._support.text_tables import aligned, rounded
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.result.residuals import groups
-from castfit.result.result import Result
+from castfit.result.result import Result, told
 
 _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
 _FORGOTTEN = 1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
@@ -228,7 +228,9 @@ class SampleResult(DrawsResult):
         heads = ("", "estimate", "mean", "std. dev.", f"{level} posterior", f"{level} linear", "R-hat", "effective")
         rows: list[tuple[str, ...]] = [heads]
         found, linear = self.confidence_intervals(), self.result.confidence_intervals()
-        for name, draws in self.values.items():
+        shown, more = told(self.names, "confidence_intervals(), r_hat and effective")
+        for name in shown:
+            draws = self.values[name]
             spread = float(np.std(draws)) if draws.size else np.nan
             mean = float(np.mean(draws)) if draws.size else np.nan
             cells = ["-" if not np.isfinite(p).all() else f"[{rounded(p[0], spread)}, {rounded(p[1], spread)}]"
@@ -236,7 +238,7 @@ class SampleResult(DrawsResult):
             value = rounded(self.result.values[name], spread)
             figures = (f"{self.r_hat[name]:.3f}", f"{self.effective[name]:.0f}")
             rows.append((name, value, rounded(mean, spread), f"{spread:.3g}", *cells, *figures))
-        return "\n".join([*lines, *aligned(rows, "<>>><<>>")])
+        return "\n".join([*lines, *aligned(rows, "<>>><<>>"), *more])
 
     def __repr__(self) -> str:
         return f"SampleResult({len(self.thetas)} draws of {len(self.names)} quantities; {self.sentence})"
