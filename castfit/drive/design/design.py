@@ -432,7 +432,8 @@ def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, orde
     lost = matters & (reached > UNKNOWN)
     if not lost.any():
         before, after = float(goal.values(offers.M0)), float(goal.values(offers.information(cap)))
-        if before - after <= _NOTHING * max(1.0, abs(before)):
+        unit = 1.0 if goal.criterion.logarithmic else abs(before)  # a variance has one
+        if np.isfinite(before) and before - after <= _NOTHING * unit:
             remedy = "offer other times, outputs or conditions"
             raise InputError("design", [f"no candidate tells anything that is not known already; {remedy}"])
         return

@@ -28,7 +28,7 @@ _SUPPORT = 1e-4  # of a measurement, or of the largest weight: below, a weight c
 _SWEEPS = 200
 _PAIRS = 30  # measurements: up to so many, pairs are exchanged, too, where costs differ
 _RIDGE = 1e-7  # of the information of one measurement of everything, while a design is incomplete
-_BETTER = 1e-10
+_BETTER = 1e-10  # of a variance, or of its logarithm
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def exact(
         chances = weights * rng.exponential(size=w.size)
         near = search.filled(search.rounded(chances * weights.sum() / chances.sum())) if k % 2 else search.drawn(rng)
         other = search.improved(near, stop)
-        if search.value(other) < search.value(best) - _BETTER:
+        if search.better(search.value(other), search.value(best)):
             best = other
     return best
 
@@ -118,6 +118,11 @@ class _Exchange:
     goal: DesignGoal
     offers: Offers
     at: Positions
+
+    def better(self, one: float, other: float) -> bool:
+        """Tell whether one value is less than another by more than rounding; a variance has a unit."""
+        unit = 1.0 if self.goal.criterion.logarithmic or not np.isfinite(other) else abs(other)
+        return one < other - _BETTER * unit
 
     def value(self, counts: Array) -> float:
         """Return the criterion, infinite for a singular design."""
@@ -184,7 +189,7 @@ class _Exchange:
         while True:
             free, values = self._entering(counts)
             now = float(self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts)
-            if not free.size or not values.min() < now - _BETTER:
+            if not free.size or not self.better(float(values.min()), now):
                 return counts
             counts = counts.copy()
             counts[free[np.argmin(values)]] += 1.0
@@ -214,6 +219,6 @@ class _Exchange:
             trials += [trial + (np.arange(trial.size) == free[np.argmin(values)])] if free.size else []
             for trial in map(self.filled, trials):
                 here, least = self.value(trial), value if best is None else best[1]
-                if here < least - _BETTER * max(1.0, abs(least) if np.isfinite(least) else 1.0):
+                if self.better(here, least):
                     best = trial, here
         return best

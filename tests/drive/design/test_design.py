@@ -83,6 +83,24 @@ def test_the_variance_of_an_expression_is_that_of_the_fit():
     assert design.value == pytest.approx(slope @ again.covariance @ slope, rel=0.05)
 
 
+@pytest.mark.parametrize("what", [("k1", "k2"), (cf.OutputAt("b", 20),)], ids=["rates", "prediction"])
+def test_variances_are_small_in_any_units(what):
+    """Rates per day or per second, concentrations of 1 or of 1e-5: the same samples."""
+    found = []
+    for day, one in ((1.0, 1.0), (86400.0, 1e-5)):
+        a, b, k1, k2 = cf.symbols("a b k1 k2")
+        model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: one, b: 0.0})
+        pilot = cf.Experiment({"b": one * np.array([0.37, 0.36])}, [1 * day, 5 * day], sigma=0.03 * one)
+        problem = cf.Problem(model, pilot, parameters={"k1": 0.5 / day, "k2": 0.3 / day})
+        asked = [cf.OutputAt("b", 20 * day) if isinstance(w, cf.OutputAt) else w for w in what]
+        candidate = cf.Candidate(np.linspace(0.5, 12, 24) * day, ["b"], sigma=0.03 * one, at_most=2)
+        found.append(cf.design(problem, candidate, budget=5, criterion=cf.variance_of(*asked)))
+    assert found[0].table["count"].tolist() == found[1].table["count"].tolist()
+    assert sum(found[0].table["count"]) == 5
+    assert found[1].table["time"] == pytest.approx(86400 * found[0].table["time"])
+    assert found[1].efficiency == pytest.approx(found[0].efficiency, rel=1e-3)
+
+
 def test_times_apart_budgets_and_distinct_times():
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID, ["b"], spacing=1.0), budget=5)
