@@ -197,8 +197,9 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     Data, time and start are as `Experiment` takes them.  Dates count from `start`, if that is a date, else from the
     first of them, where start becomes 0; the fourth of what is returned is that date, None if there are none.
     """
-    found = {key: stamps for key, value in _times(data, time).items() if (stamps := _stamps(value)) is not None}
-    origin = None if start is None else _stamps(start)
+    zoned: set[bool] = set()
+    found = {key: stamps for key, value in _times(data, time).items() if (stamps := _stamps(value, zoned)) is not None}
+    origin = None if start is None else _stamps(start, zoned)
     if not found and origin is None:
         if unit is not None:
             mistakes.append(
@@ -208,6 +209,8 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     if unit is None or not is_one_of(unit, *UNITS):
         mistakes.append(f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {text(unit)}; {_GIVE}")
         unit = "s"  # so that other mistakes are found as well
+    if len(zoned) > 1:
+        mistakes.append("some dates (start is one) have a time zone and others have none; give one to all of them")
     kinds = {stamps.dtype.kind for stamps in [*found.values(), *([] if origin is None else [origin])]}
     if len(kinds) > 1:
         mistakes.append("some times are dates and others are lengths of time; give dates only, or lengths only")
@@ -251,21 +254,31 @@ def _with_times(data: Any, time: Any, key: str | None, numbers: NDArray[np.float
     return (data.assign(**{time: numbers}), time) if isinstance(time, str) else (data, numbers)
 
 
-def _stamps(value: Any) -> NDArray[Any] | None:
-    """Read dates (datetime64) or lengths of time (timedelta64), of a nanosecond; None if there are neither."""
-    zoned = getattr(value, "dt", value)  # of a Series, an Index has it itself
-    if getattr(zoned, "tz", None) is not None:
-        value = zoned.tz_convert(None)
+def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
+    """Read dates (datetime64) or lengths of time (timedelta64), of a nanosecond; None if there are neither.
+
+    Whether dates have a time zone is added to `zoned`.
+    """
+    own = getattr(value, "dt", value)  # of a Series, an Index has it itself
+    if getattr(own, "tz", None) is not None:
+        value = own.tz_convert(None)
+        zoned.add(True)
+    elif getattr(getattr(value, "dtype", None), "kind", "") == "M":
+        zoned.add(False)
     if isinstance(value, (date, timedelta)):  # datetime and pandas.Timestamp are dates
         value = [value]
-        return None if (read := _stamps(value)) is None else read[0]
+        return None if (read := _stamps(value, zoned)) is None else read[0]
     if isinstance(value, (list, tuple)):
         entries = cast("list[Any]", value)
         if not entries or not all(isinstance(e, (date, timedelta, np.datetime64, np.timedelta64)) for e in entries):
             return None
-        if any(getattr(e, "tzinfo", None) is not None for e in entries):
-            entries = [e.astimezone(timezone.utc).replace(tzinfo=None) for e in entries]
-        value = np.array(entries, dtype="m8[ns]" if isinstance(entries[0], (timedelta, np.timedelta64)) else "M8[ns]")
+        of = [e for e in entries if e == e]  # pandas.NaT is none
+        zones = [getattr(e, "tzinfo", None) is not None for e in of]
+        zoned.update(has for e, has in zip(of, zones, strict=True) if not isinstance(e, (timedelta, np.timedelta64)))
+        of = [e.astimezone(timezone.utc).replace(tzinfo=None) if has else e for e, has in zip(of, zones, strict=True)]
+        kind = "m8[ns]" if of and isinstance(of[0], (timedelta, np.timedelta64)) else "M8[ns]"
+        value = np.full(len(entries), "NaT", dtype=kind)
+        value[[e == e for e in entries]] = np.array(of, dtype=kind)
     array: NDArray[Any] = np.asarray(value) if hasattr(value, "dtype") else np.zeros(0)
     return array.astype(f"{array.dtype.kind}8[ns]") if array.dtype.kind in "mM" else None
 

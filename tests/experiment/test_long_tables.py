@@ -157,3 +157,14 @@ def test_dates_need_a_unit_and_other_mistakes_are_found_as_well():
         cf.Experiment({"x": (DAYS, [1.0, 2.0, 3.0]), "y": ([timedelta(1)], [1.0])}, time_unit="h")
     with pytest.raises(cf.InputError, match="not sorted"):
         cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=DAYS[::-1], time_unit="d")
+    with pytest.raises(cf.InputError, match="contain NaN"):
+        cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[DAYS[0], pd.NaT, DAYS[2]], time_unit="d")
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["start", "times"])
+def test_dates_with_and_without_a_time_zone_are_not_mixed(mixed):
+    """A start without one was taken for UTC beside times of Berlin: everything began two hours late."""
+    zoned = pd.DatetimeIndex(DAYS).tz_localize("Europe/Berlin")
+    times, start = ([zoned[0], *DAYS[1:]], None) if mixed else (zoned, datetime(2026, 3, 27))
+    with pytest.raises(cf.InputError, match="a time zone and others have none"):
+        cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, start=start, time_unit="h")
