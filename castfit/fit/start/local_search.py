@@ -43,9 +43,11 @@ _PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
 _FORECAST = 15  # iterations, by whose decrease the rest of a round is foretold
 _PER_HORIZON = 15
 _PATIENT = Box(patience=40)
-_COARSE = Box(patience=8, progress=1e-4)
-_LEAST = 0.02
-"""Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
+_COARSE, _LEAST = Box(patience=6, progress=1e-4), 0.02
+"""Of a coarse descent, and the decrease of the cost, in the logarithm of the likelihood, that is worth its patience."""
+
+_BRIEF, _WORTH = Box(patience=4, progress=1e-4), 0.1
+"""The same on a horizon: the next one goes on from there."""
 
 _ARRIVED = 0.01
 """Decrease of the cost that is promised at an optimum: a tenth of what tells two of them apart."""
@@ -72,7 +74,7 @@ ACCURATE = 4.0
 """Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models."""
 
 _FINER = 2.0  # the same where floors of long valleys are followed
-_SOFT = 2.5  # the same for an evaluation of soft equations: 1 to 4
+_SOFT = 4.5  # the same for an evaluation of soft equations
 
 
 def work_of(evaluations: dict[str, int], n_theta: int) -> float:
@@ -158,20 +160,20 @@ class _Forecast:
 
 def grow(
     scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
-    step_control: str = "box", far: float = np.inf,
+    step_control: str = "box", far: float = np.inf, brief: bool = False,
 ) -> tuple[Array | None, float]:  # fmt: skip
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
 
     `horizons` says into how many parts the distinct measured times are divided.  Nowhere, where one of them ends with a
-    cost of more than `far` a value, in known sigmas.
+    cost of more than `far` a value, in known sigmas.  If `brief`, hardly longer on each than it pays.
     """
-    rule = _coarse(step_control)
+    rule, least = (_BRIEF, _WORTH) if brief and step_control == "box" else (_coarse(step_control), _LEAST)
     theta, work, times = start, 0.0, scene.times
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
         staged = scene.until(end)
-        found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
+        found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule, least=least)
         work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
         if not np.isfinite(found.cost):
             continue

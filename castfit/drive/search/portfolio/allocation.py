@@ -79,11 +79,12 @@ _FLOOR = 0.1  # of the work, divided evenly
 _STEADY = (
     (0, {"box": 0.3, MOVED: 0.3}),
     (40, {"box": 0.2, "growing": 0.3, MOVED: 0.3}),
+    (150, {"box": 0.15, "growing": 0.4, MOVED: 0.3}),
 )
 """Of the work, after so many candidates."""
 
 _ENOUGH = 3  # finds of the best optimum: more of them say nothing of where a better one may be
-_DEAR = 10.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
+_DEAR = 100.0  # mean works of a candidate, that a fit at full accuracy is taken for until one was tried
 _COARSELY = 2  # times that a valley is followed at the accuracy of a search
 _REFUTED = 2  # times that a cost did not hold at full accuracy: where it is met again, nothing else is expected
 _CHECKS = 0.15  # of the work, for confirmations and valleys
@@ -478,7 +479,8 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     score[idle & ~idle.all()] = 0.0
     steady = np.array([0.0 if none else of.get(w, 0.0) for w, none in zip(ways, idle, strict=True)])
     share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
-    one = np.array([(mean * (_DEAR if w in WHOLE else 1.0) + work[w]) / (1.0 + of_way[w].sum()) for w in ways])
+    tried = {w: int(mine.sum()) for w, mine in of_way.items()}
+    one = np.array([work[w] / tried[w] if work[w] else mean * (_DEAR if w in WHOLE else 1.0) for w in ways])
     often = share / one
     return np.asarray(often / often.sum(), dtype=float)
 

@@ -96,10 +96,13 @@ NEAR = 2.0
 OPEN = (np.inf, np.inf)
 """Costs at two looks (`castfit.fit.start.local_search.LOOKS`) above which nobody is dropped."""
 
-_UNFINISHED = Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME, Status.START_FAILED
-"""Ends of fits along long valleys, and at points with a cost but no derivatives: large powers overflow in these."""
+_UNFINISHED = (
+    Status.MAX_ITERATIONS, Status.STEP_TOO_SMALL, Status.MAX_TIME, Status.START_FAILED, Status.EVALUATION_FAILED,
+)  # fmt: skip
+"""Ends of fits along long valleys, and at points with a cost but no derivatives, or beside such: large powers overflow
+in these."""
 
-_CONFIRMING = 10  # iterations of a fit that confirms
+_CONFIRMING = 4  # iterations of a fit that confirms
 _POLISHING = 150  # of one that ends a search
 _CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
 _BOX = Box(patience=6)  # of a fit that confirms: it begins where a search could gain no more
