@@ -16,7 +16,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_count, is_one_of, option_mistakes, real, text
 from castfit._support.status import InputError, Status, check
 from castfit.drive.run.checkpoint import Checkpoint
-from castfit.drive.run.jobs import Parts
+from castfit.drive.run.jobs import Parts, thaw
 from castfit.problem.problem import kind_mistakes
 
 
@@ -88,7 +88,7 @@ class RunOptions:
         """
         try:
             job = pickle.dumps(parts)
-            pickle.loads(job)
+            thaw(job)  # for tasks that are done here, too
         except Exception as error:  # whatever a user's class raises
             if self.workers == 1:
                 return parts

@@ -168,10 +168,12 @@ def grow(
     cost of more than `far` a value, in known sigmas.  If `brief`, hardly longer on each than it pays.
     """
     rule, least = (_BRIEF, _WORTH) if brief and step_control == "box" else (_coarse(step_control), _LEAST)
-    theta, work, times = start, 0.0, scene.times
+    theta, work, times, until = start, 0.0, scene.times, time.time() + seconds
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
+        if time.time() >= until:  # to build the problem up to a time may take longer than to go down on it
+            break
         staged = scene.until(end)
         found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule, least=least)
         work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short

@@ -511,6 +511,24 @@ def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it
     assert "in a valley, no optimum yet" in seen[-1].sentence
 
 
+def test_a_search_that_is_ended_before_anything_was_fitted_has_its_best_point():
+    found = cf.estimate(chain(), ways=["box"], rng=1, callback=lambda now: True)
+    (only,) = found.candidates
+    assert found.best is not None
+    assert not found.success
+    scene = scene_of(chain().posed)
+    assert scene.cost(scene.searched.theta_from(found.best.values)) <= only.cost + 1e-6  # there may be time for a step
+
+
+def test_horizons_are_built_for_as_long_as_there_is_time(monkeypatch):
+    """Each is transcribed, for a second where there are 1,000 experiments, whether or not one may then go down."""
+    scene = scene_of(chain().posed)
+    monkeypatch.setattr(Scene, "until", lambda *_: pytest.fail("a horizon was built"))
+    theta, work = local_search.grow(scene, scene.searched.guess, 0.0)
+    assert work == 0.0
+    assert np.array_equal(theta, scene.searched.guess)
+
+
 def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     problem = chain()
     scene = scene_of(problem.posed)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _PART = 0.5  # of the time, for one candidate
 _TROUBLED = 1000  # candidates, at least, where the best does not describe the data: wide valleys are soon found often
 _HALF = 0.5  # of the variance of an output: what leaves more of it unexplained is never believed
+_MOMENT = 1e-3  # seconds, within which a fit ends about where it begins
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
@@ -237,6 +238,7 @@ class _PortfolioSearch:
         """Close the search."""
         if not self.reason:
             self._flush()
+        self._look_at_last_resort()
         reason = STOPS[stopped] if stopped else self.reason or STOPS[Status.MAX_TIME]
         best = None if self._best is None else self._best.with_problem(self.problem)
         ended = set(self.state.found(independent=False).tolist())
@@ -256,6 +258,15 @@ class _PortfolioSearch:
             warnings=(*self.losses, *warnings),
             note=self.field.note,
         )
+
+    def _look_at_last_resort(self) -> None:
+        """Evaluate the best candidate where nothing was fitted: no search that got anywhere ends without a point."""
+        index = self.state.last_resort
+        if self._best is not None or index is None:
+            return
+        end = candidate(self._job, Order(CONFIRM, theta=self.state.tried[index].end.theta), _MOMENT, np.inf)
+        if isinstance(end, Outcome) and end.result is not None:
+            self.state, self._best = self.state.confirmed(index, end), end.result
 
     def _way(self, name: str) -> Way:
         mine = [t for t in self.state.tried if t.way == name]
