@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def noisy(seed: int = 0) -> dict[str, Any]:
 def counts(seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     return {**noisy(seed), "obs": rng.poisson(truth()["obs"] * rng.gamma(10, 0.1, T.size)).astype(float)}
+
+
+@cache
+def counted() -> cf.Result:
+    """Fit counts beside a series whose sigma is unknown."""
+    return cf.fit(cascade(counts(), sigma={"x": cf.unknown()}, noise={"obs": cf.Poisson()}), "single")
 
 
 def mistakes(**noise: Any) -> list[str]:
@@ -226,10 +233,9 @@ def test_every_driver_finds_the_most_likely_parameters() -> None:
 
 
 def test_a_result_with_noise_survives_saving(tmp_path: Any) -> None:
-    problem = cascade(counts(), sigma={"x": cf.unknown()}, noise={"obs": cf.Poisson()})
-    found = cf.fit(problem, "single")
+    found = counted()
     found.save(tmp_path / "result.json")
-    loaded = cf.Result.load(tmp_path / "result.json").with_problem(problem)
+    loaded = cf.Result.load(tmp_path / "result.json").with_problem(found.problem)
     assert loaded.summary() == found.summary()
     assert "sigma(x)" in found.summary()
     assert loaded.sigmas == found.sigmas
@@ -239,7 +245,7 @@ def test_a_result_with_noise_survives_saving(tmp_path: Any) -> None:
 
 
 def test_normalised_residuals_have_variance_one() -> None:
-    found = cf.fit(cascade(counts(), sigma={"x": cf.unknown()}, noise={"obs": cf.Poisson()}), "single")
+    found = counted()
     table = found.residual_table()
     obs = table["output"] == "obs"
     poisson = (table["prediction"] - table["value"])[obs] / np.sqrt(table["prediction"][obs])

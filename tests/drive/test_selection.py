@@ -114,7 +114,7 @@ def test_ties_are_ordered_by_size_then_name() -> None:
 
 
 def test_what_stands_at_a_bound_is_counted() -> None:
-    bounded = cf.select(four_terms(lower=0.0), "single", choices=CHOICES)
+    bounded = cf.select(four_terms(lower=0.0), "single", choices={n: CHOICES[n] for n in ("k2", "k3")})
     at_bound = [n for n in bounded if bounded[n].active]
     assert at_bound
     for name in at_bound:
@@ -222,7 +222,7 @@ def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
         cf.Model({x: k * x * cf.sqrt(n - 5)}, parameters=[k, n]), data,
         parameters={"k": 0.3, "n": cf.Parameter(0.5, bounds=(0, 1))},
     )  # fmt: skip
-    both = cf.select({"good": good, "bad": bad}, criterion="AIC", fit_max_time=10)
+    both = cf.select({"good": good, "bad": bad}, "single", criterion="AIC", fit_max_time=10)
     assert both.names == ("good",)
     assert "'bad' was not fitted: " in str(both)
     assert both.table["status"][-1] == "start_failed"
@@ -322,6 +322,7 @@ def test_the_picture_shows_every_candidate_the_path_and_the_weights(tmp_path: An
     assert "explains the data best for what it estimates" in page
 
 
+@pytest.mark.slow  # see test_a_wrong_optimum_is_found_by_a_contained_model_and_mended
 def test_from_estimates_of_a_poor_model_the_way_is_down():
     """Two of eight couplings are there; of a candidate without them collocation, begun at the data, ends too high."""
     x, (k, m), a = cf.symbols([f"x{i}" for i in range(8)]), cf.symbols("k m"), cf.symbols([f"a{i}" for i in range(4)])

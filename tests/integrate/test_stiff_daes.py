@@ -39,14 +39,14 @@ def kinked(kind: str) -> cf.Problem:
         {"single": cf.SingleShooting(IDAS), "multiple": cf.MultipleShooting(7, integrator=IDAS)},
     ),
 )
-def test_inputs_with_kinks_do_not_stop_idas(kind, transcription):
-    problem, rng = kinked(kind), np.random.default_rng(5)
-    for _ in range(2):
-        start = {"k": 0.5 * 10 ** rng.uniform(-1, 1), "v": 10 ** rng.uniform(-1, 1)}
-        found = cf.fit(problem, transcription, start=start, second_start=False)
-        assert found.success
-        assert found.chi2 < 100
-        assert found.failures == {}
+@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.slow)])
+def test_inputs_with_kinks_do_not_stop_idas(kind, transcription, seed):
+    rng = np.random.default_rng(seed)
+    start = {"k": 0.5 * 10 ** rng.uniform(-1, 1), "v": 10 ** rng.uniform(-1, 1)}
+    found = cf.fit(kinked(kind), transcription, start=start, second_start=False)
+    assert found.success
+    assert found.chi2 < 100
+    assert found.failures == {}
 
 
 @pytest.mark.parametrize("kind", ["linear", "piecewise_constant"])

@@ -98,7 +98,7 @@ def robertson(n: int) -> cf.Problem:
         return [-0.04 * v[0] + 1e4 * v[1] * v[2], 0.04 * v[0] - 1e4 * v[1] * v[2] - 3e7 * v[1] ** 2, 3e7 * v[1] ** 2]
 
     t, sigma = np.logspace(-5, 5, n), np.array([0.01, 1e-6, 0.01])
-    exact = solve_ivp(rate, [0, 1e5], [1, 0, 0], "Radau", t, rtol=1e-10, atol=1e-15).y.T
+    exact = solve_ivp(rate, [0, 1e5], [1, 0, 0], "LSODA", t, rtol=1e-12, atol=1e-16).y.T
     y = exact + sigma * np.random.default_rng(0).standard_normal(exact.shape)
     names = ("y1", "y2", "y3")
     data = cf.Experiment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -26,11 +27,12 @@ def logistic(**options) -> cf.Model:
     return cf.Model({x: r * x * (1 - cf.delay(x, tau, **options))}, parameters=[r, tau], initial={x: 0.1})
 
 
-def logistic_by_steps(r=1.8, tau=1.0, times=TIMES, history=lambda t: 0.1):
+@cache
+def logistic_by_steps(r=1.8, tau=1.0, history=lambda t: 0.1):
     def rate(t, x, past):
         return r * x * (1 - past(t - tau))
 
-    return method_of_steps(rate, history, 0.1, tau, times[-1])(times)[:, 0]
+    return method_of_steps(rate, history, 0.1, tau, TIMES[-1])(TIMES)[:, 0]
 
 
 def error(model: cf.Model) -> float:

@@ -268,7 +268,6 @@ def test_pyplot_is_not_left_what_is_only_written(two_doses, tmp_path):
     with pyplot.rc_context({"figure.max_open_warning": 2}):
         for k in range(3):  # it would warn of more than two
             plots.correlation(two_doses, tmp_path / f"{k % 2}.png")
-    two_doses.report(tmp_path / "page.html")
     assert pyplot.get_fignums() == []
 
 

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 
@@ -44,6 +45,14 @@ def problem(name="dose", *, units=None, output="y", several=(1.0, 2.0)):
 @pytest.fixture(scope="module")
 def result():
     return cf.fit(problem(units={"time": "h", "y": "mg"}), cf.MultipleShooting(3))
+
+
+@pytest.fixture(scope="module")
+def failed():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1})  # has a pole at t = 1 / k
+    exploding = cf.Problem(model, cf.Experiment({"x": [1.1, 1.3, 1.6]}, time=[1, 2, 3]), parameters={"k": 0.5})
+    return cf.fit(exploding, cf.SingleShooting(), cf.GaussNewton(max_iter=1))
 
 
 @pytest.fixture(scope="module")
@@ -196,14 +205,15 @@ def test_panels_are_placed_where_matplotlib_places_them(result, draw, monkeypatc
     np.testing.assert_allclose(*places, atol=1e-3)
 
 
-def test_a_report_leaves_the_collection_of_garbage_as_it_was(result, page, tmp_path):
+def test_a_report_leaves_garbage_and_pyplot_as_they_were(failed, page, tmp_path):
     assert gc.get_freeze_count() > 0  # the tests themselves, and still after the page
     gc.unfreeze()
     try:
-        result.report(tmp_path / "page.html")
+        failed.report(tmp_path / "page.html")
         assert gc.get_freeze_count() == 0
     finally:
         gc.freeze()
+    assert pyplot.get_fignums() == []
 
 
 def test_a_browser_opens_it_without_complaint(page, folder):
@@ -305,11 +315,7 @@ def test_many_fits_have_pages_too(folder, run, title):
     assert console == []
 
 
-def test_fits_that_failed_and_loaded_results_tell_what_they_can(tmp_path, result):
-    x, k = cf.symbols("x k")
-    model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1})  # has a pole at t = 1 / k
-    exploding = cf.Problem(model, cf.Experiment({"x": [1.1, 1.3, 1.6]}, time=[1, 2, 3]), parameters={"k": 0.5})
-    failed = cf.fit(exploding, cf.SingleShooting(), cf.GaussNewton(max_iter=1))
+def test_fits_that_failed_and_loaded_results_tell_what_they_can(tmp_path, result, failed):
     assert not failed.success
     text = failed.report(tmp_path / "failed.html").read_text(encoding="utf-8")
     assert "No solution was found" in text

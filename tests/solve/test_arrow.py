@@ -177,10 +177,10 @@ def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
 
 
 def test_priors_of_own_quantities_stay_sparse_in_every_solver(monkeypatch):
-    problem = many_experiments(17).replace(priors={"b": cf.Normal(0.5, 0.2)})
+    problem = many_experiments(12).replace(priors={"b": cf.Normal(0.5, 0.2)})
     priors = problem.priors(problem.guess)
-    assert priors.jacobian.shape == (17, 55)
-    assert priors.jacobian.entry.size == 17
+    assert priors.jacobian.shape == (12, 40)
+    assert priors.jacobian.entry.size == 12
     monkeypatch.setattr("castfit.solve.ipopt._DENSE", 0)
     monkeypatch.setattr(arrows, "FEW", 10)
     first, other = cf.fit(problem, "collocation"), cf.fit(problem, "collocation", "ipopt")

@@ -409,7 +409,7 @@ def test_contradictory_bounds_are_infeasible():
         parameters={"k": cf.Parameter(0.1, lower=0.0, upper=0.2)},
         constraints=[cf.Constraint(cf.symbols("x"), upper=0.5)],
     )
-    result = cf.fit(problem, MultipleShooting(2))
+    result = cf.fit(problem, MultipleShooting(2), retry=False)
     assert result.status is Status.INFEASIBLE
 
 

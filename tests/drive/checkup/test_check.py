@@ -118,7 +118,7 @@ def test_a_better_optimum_from_another_start_is_found() -> None:
 
 
 def test_a_wrong_model_is_found() -> None:
-    wrong = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), starts=0)
+    wrong = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), "single", starts=0)
     assert wrong["fit"].fine is False
     assert "does not describe the data" in wrong["fit"].sentence
 

@@ -136,7 +136,7 @@ def test_e_is_certified_where_eigenvalues_meet(seed):
         assert goal.values(here.information(other / max(other.sum(), 1e-9)))[...] >= found.bound
 
 
-@pytest.mark.parametrize(("seed", "worst"), crossed([0, 1, 5], [False, True]))
+@pytest.mark.parametrize(("seed", "worst"), crossed([1, 0, 5], [False, True]))
 def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
     rng = np.random.default_rng(seed)
     N, S, n = 60, 3 + 4 * seed, 3
