@@ -70,7 +70,8 @@
 #define WORTH 2.0    /* which must have become so many times as long */
 #define BOUNDS 4     /* of eigenvalues, of which the least is taken */
 #define LARGE 256    /* states times directions, of which the derivatives cost so much that explicit steps gain nothing */
-#define IN_ALL 25    /* times the steps between two outputs, those of a lane of which directions are not watched */
+#define IN_ALL 25    /* times the steps between two outputs, those of a lane of which directions are not watched; */
+#define ON_AVERAGE 0.1 /* of them, where that is more: between two of many outputs */
 #define REMEMBERED 1e-6 /* part of the largest value of a state so far that counts as its magnitude, if more than `unit` */
 
 typedef double wide __attribute__((vector_size(8 * WIDE), aligned(8), may_alias));
@@ -1037,7 +1038,7 @@ static int integrate(Work *w, int64_t lane)
             continue;
         }
         if (pole) { why = why ? why : STEP_ERROR; goto failed; }
-        const int endless = task->watch == 0.0 && counts[0] >= IN_ALL * task->max_steps;
+        const int endless = task->watch == 0.0 && counts[0] >= fmax(IN_ALL, ON_AVERAGE * task->m) * task->max_steps;
         if (steps++ >= task->max_steps || endless) { why = MANY_STEPS; goto failed; }
         const double at_output = task->grid[next], off = fabs(tau + h - at_output);
         const double to = h >= left * (1 - 1e-10) ? end : off <= 1e-10 * h ? at_output : tau + h, H = h * D, g = H * method->gamma;

@@ -77,8 +77,8 @@ class IntegratorOptions:
         Whether "esdirk" and "explicit" integrate sensitivities by steps of their own where on the steps that the states
         need they err by more than the power 2/3 of the relative tolerance in a step, 1e-6 of them by default; SUNDIALS'
         integrators choose steps for both.  Else, for searches, steps are those that the states need, and what takes
-        more than `max_steps`, or 25 times as many in all, is given up, without trying another method.  The last two
-        methods' sensitivities are always those of the states' steps.
+        more than `max_steps`, or in all 25 times as many, a tenth of them an output where that is more, is given up,
+        without trying another method.  The last two methods' sensitivities are always those of the states' steps.
 
     Raises
     ------

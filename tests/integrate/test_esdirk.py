@@ -462,8 +462,9 @@ def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
 
 @needs_compiler
 def test_searches_limit_the_steps_of_a_whole_lane_others_those_between_two_outputs():
-    lanes, grid = one([0.4, 1.0], np.ones(4), 100.0), np.linspace(0.0, 1.0, 501)[1:]
-    for watched, causes in ((True, []), (False, ["too_many_steps"])):
+    lanes = one([0.4, 1.0], np.ones(4), 100.0)
+    for watched, outputs, causes in ((True, 200, []), (False, 200, ["too_many_steps"]), (False, 2000, [])):
+        grid = np.linspace(0.0, 1.0, outputs + 1)[1:]
         options = IntegratorOptions("esdirk", 1e-6, 1e-8, max_steps=20, watch_sensitivities=watched)
         found = Integrator(lotka_volterra().system, grid, options).values(lanes)
         assert [f.cause for f in found.failures] == causes
