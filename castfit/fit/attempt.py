@@ -155,6 +155,16 @@ class Attempt(Solved):
         return bool(self.linear.cost < other.linear.cost - margin)
 
 
+@dataclass(frozen=True)
+class MetPoint:
+    """Where an attempt came to, and at what cost: that of the model where its pieces are `joined`."""
+
+    problem: Posed
+    theta: Array
+    cost: float
+    joined: bool
+
+
 @dataclass
 class FitRun:
     """What the searches of one fit share, and what they counted."""
@@ -176,6 +186,7 @@ class FitRun:
     tries: int = 0
     rough: float = 0.0
     simulated: tuple[Posed, Array, StagedProblem] | None = None
+    met: list[MetPoint] = field(default_factory=list["MetPoint"])
     matched: Array | None = None
 
     @property
@@ -197,6 +208,8 @@ class FitRun:
             again = partial(self.attempt, exchanged=False)
             found = ImpliedEquations(self).finished(found, again)
             found = PathConstraints(self).finished(found, again)
+        joined = found.staged.integrated and found.connected
+        self.met.append(MetPoint(self.problem, found.theta.copy(), found.linear.cost, joined))
         return found
 
     def solve(self, staging: SolveStaging) -> Solved:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +19,7 @@ from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
 from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, quantile, statistics
-from castfit.result.goodness_of_fit import UNKNOWN, Criteria, goodness
+from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, goodness
 from castfit.result.identifiability import judge, no_verdict
 from castfit.result.residuals import Seen, series
 from castfit.result.result import Result, with_dependence
@@ -116,6 +117,8 @@ def estimate(
     )
     if verification is not None and not verification.reproduced:
         judged = UNKNOWN  # these are not the model's residuals
+    elif judged is not UNKNOWN and not status.success:
+        judged = replace(judged, sentence=NO_OPTIMUM)
     result = Result(
         status=status,
         message=message,

@@ -28,7 +28,7 @@ from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.fit.refinement import FitQuestion, RefinedFit, solved
 from castfit.fit.start import Origin
-from castfit.fit.strategies import never_above_start, search
+from castfit.fit.strategies import lowest_met, never_above_start, search, told_of_gaps
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.problem.compiled_problem import Posed
@@ -302,6 +302,7 @@ class _Fit:
                 from castfit.fit.maximum_likelihood import most_likely
 
                 ended = most_likely(run, asked, origin.theta)
+            ended = lowest_met(run, ended, asked)
             ended = never_above_start(run, ended, asked, origin.theta)
         found = ended.attempt if origin.ended is None else ended.attempt.ending(origin.ended)
         solution, success, staged = found.solution, found.solution.status.success, found.staged
@@ -309,7 +310,7 @@ class _Fit:
         remark = staged.remark(solution.v) if success else ""
         parts = (
             *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
-            *(*ended.notes, remark, solution.status.remedy),
+            *(*ended.notes, told_of_gaps(run, found), remark, solution.status.remedy),
         )
         message, seconds = " ".join(part for part in parts if part), time.perf_counter() - began
         level = self.confidence_level

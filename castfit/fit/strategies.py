@@ -354,6 +354,39 @@ def search(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     return SearchEnd(found, (note, begun, recovery))
 
 
+def lowest_met(run: FitRun, ended: SearchEnd, asked: Transcription) -> SearchEnd:
+    """Return the lowest point of the model itself that searches came to, where none found a solution.
+
+    A trajectory with gaps, or of elements, is no such point: the model, simulated there, is, of the two that cost
+    least.  What was asked for by states keeps its trajectory, from which it may go on, unless another point is lower.
+    """
+    best, known = ended.attempt, run.simulated
+    if best.solution.status.success or known is None or known[0] is not run.problem:
+        return ended
+    whole, joined = known[2], best.staged.integrated and best.connected
+    met = [of for of in run.met if of.problem is run.problem]
+    found = [(of.cost, of.theta) for of in met if of.joined]
+    here = best.linear.cost if joined else np.inf
+    with unwatched():  # two evaluations
+        for of in sorted((of for of in met if not of.joined), key=lambda of: of.cost)[:2]:
+            at = whole.evaluate(of.theta)
+            if at.ok and infeasibility(whole.layout, whole.scale, at) <= GAP:
+                found.append((at.cost, of.theta))
+                here = at.cost if np.array_equal(of.theta, best.theta) else here
+    cost, lowest = min(found, key=lambda one: one[0], default=(np.inf, best.theta))
+    lower = cost < here - _LOWER * (1.0 + best.linear.informing_square)
+    if not lower and (joined or has_states(asked) or not np.isfinite(cost)):
+        return ended
+    return _simulated_end(run, ended, whole, lowest, "The lowest point of the model that a search came to is given.")
+
+
+def told_of_gaps(run: FitRun, attempt: Attempt) -> str:
+    """Say that states which are given have gaps, so that the figure is none of the model."""
+    if attempt.solution.status.success or attempt.connected or not attempt.linear.ok:
+        return ""
+    return f"The states still have gaps: {run.problem.measure} is that of pieces, not of the model."
+
+
 def never_above_start(run: FitRun, ended: SearchEnd, asked: Transcription, theta: Array) -> SearchEnd:
     """Return what is not above the start theta, simulated.
 
@@ -407,14 +440,19 @@ def _lower_start(
 def _start_itself(run: FitRun, ended: SearchEnd, whole: StagedProblem) -> SearchEnd:
     """Return the start as the end of a search that came no lower in its time."""
     run.say("no search came as low as the start itself, which is given")
+    note = "No search came as low as its start in this time; the start is given."
+    return _simulated_end(run, ended, whole, whole.start, note)
+
+
+def _simulated_end(run: FitRun, ended: SearchEnd, whole: StagedProblem, theta: Array, note: str) -> SearchEnd:
+    """Return a point, simulated, as the end of a search that found no solution."""
     still = np.zeros(whole.layout.n_v, dtype=np.int8)
     found = ended.attempt.solution
     status = Status.MAX_TIME if found.status.success else found.status
-    solution = replace(found, v=whole.start, status=status, detail="", active=still)
+    solution = replace(found, v=theta, status=status, detail="", active=still, local=None)
     with unwatched():  # it takes an evaluation or two
         solution, linear = judge(whole, solution, run.remaining)
     staging = SolveStaging(SingleShooting(ended.attempt.transcription.integrator), whole, FIRST)
-    note = "No search came as low as its start in this time; the start is given."
     return SearchEnd(Attempt(staging, solution, linear, None), (*ended.notes, note))
 
 

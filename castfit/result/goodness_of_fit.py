@@ -93,6 +93,8 @@ class Goodness:
         return replace(self, described=False, sentence=said)
 
 
+NO_OPTIMUM = "This is no optimum: nothing is claimed of the model."
+
 UNKNOWN = Goodness(True, np.nan, {}, {}, {}, "")
 """Nothing is known, as of a fit that could not be evaluated."""
 

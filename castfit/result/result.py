@@ -1089,7 +1089,7 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
         f"{result.measure} = {result.objective:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
-        *([] if result.measure == LOSS else [f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"]),
+        *([] if result.measure == LOSS or not result.success else [f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"]),
         *(
             f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"
             for name, weight in result.smoothness.items()

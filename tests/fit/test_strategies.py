@@ -378,3 +378,35 @@ def test_what_the_model_misses_is_tried_again_once_where_that_ends_in_the_same_o
     assert result.success
     assert result.strategies == ("the start", "multiple shooting")
     assert "Found again by multiple shooting." in result.message
+
+
+@pytest.mark.parametrize("last", [8, 20])
+def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_itself(last):
+    """A first search is given up, the next one, whose states have gaps, is stopped: the first one came lower.
+
+    The start was given, four times as high, or chi2 of pieces.
+    """
+    x, y, a, b, c, d = cf.symbols("x y a b c d")
+    model = cf.Model({x: a * x - b * x * y, y: c * x * y - d * y}, parameters=[a, b, c, d], initial={x: 2.0, y: 1.0})
+    times = np.linspace(0, 20, 41)[1:]
+    walk = 1 + 0.5 * np.cumsum(np.random.default_rng(0).standard_normal(40))  # no such animals
+    data = cf.Experiment({"x": walk, "y": 2 + 2 * np.sin(times)}, time=times, sigma=0.05)
+    problem = cf.Problem(model, data, parameters={"a": 1.0, "b": 0.5, "c": 0.3, "d": 0.8})
+    joined: list[float] = []
+    count = iter(range(10_000))
+
+    def stop(now: cf.Iteration) -> bool:
+        joined.extend([now.objective] * (now.infeasibility == 0.0))
+        return next(count) == last
+
+    result = cf.fit(problem, callback=stop)
+    assert result.status is Status.STOPPED_BY_CALLBACK
+    assert "multiple shooting" in result.strategies
+    assert result.chi2 <= 1.01 * min(joined)
+    there = cf.simulate(model, result.parameters, times)
+    own = sum(float(np.sum(((there[n] - data.data[n][1].ravel()) / 0.05) ** 2)) for n in "xy")
+    assert result.chi2 == pytest.approx(own, rel=1e-4)
+    assert "nothing is claimed of the model" in str(result)
+    assert "AIC" not in str(result)
+    pieces = cf.fit(problem, "multiple", callback=lambda now: now.iteration == 2)
+    assert ("The states still have gaps: chi2 is that of pieces" in pieces.message) == (pieces.gaps > 1e-6)
