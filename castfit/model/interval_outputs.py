@@ -48,7 +48,8 @@ def per_interval(rate: Any) -> Remembered:
     """Say that an output is the integral of a rate since the measurement before, as counts of cases in a week are.
 
     The first interval begins at the experiment's start.  Between measurements predictions show what has come together
-    so far; plots show the whole, held over the interval.
+    so far; plots show the whole, held over the interval.  NaN is no measurement: the next value is the integral over
+    both intervals.  Where it was counted over its own alone, a value with a very large sigma ends the one before it.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ def interval_mean(expression: Any) -> Remembered:
 def relative_to_first(expression: Any) -> Remembered:
     """Say that an output is an expression divided by what it is at the first measurement of this output.
 
-    Up to there it is 1, whatever the model: leave the first value out, or keep it for the picture.
+    Up to there it is 1, whatever the model.  Give the first value, which says when that is: it does not count as
+    measured.
 
     Parameters
     ----------

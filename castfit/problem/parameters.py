@@ -168,9 +168,19 @@ def with_knots(model: Model, experiments: Iterable[Experiment], given: Mapping[s
 
 
 def with_resets(model: Model, experiment: Experiment) -> Experiment:
-    """Return the experiment with the events at which its model's memory is set; itself if there is none."""
+    """Return the experiment with the events at which its model's memory is set; itself if there is none.
+
+    What others are relative to is no measurement: predicted to be 1 whatever the model, it would count as one without
+    an error.
+    """
     events = tuple(_resets(model, experiment))
-    return experiment.with_events((*experiment.events, *events)) if events else experiment
+    data = dict(experiment.data)
+    for output in (m.output for m in model.memories if m.kind == "relative" and m.output in experiment.measured):
+        times, values = data[output]
+        first, *later = measured_times(experiment, output)
+        if later:  # else that is a mistake
+            data[output] = times, np.where((times == first)[:, None], np.nan, values)
+    return experiment.with_changes(events=(*experiment.events, *events), data=data) if events else experiment
 
 
 def _resets(model: Model, experiment: Experiment) -> Iterator[Event]:

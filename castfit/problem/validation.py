@@ -321,8 +321,14 @@ def _circles(own: Mapping[str, ca.SX]) -> list[str]:
 
 
 def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
-    """Find values of an interval without length."""
-    return [
+    """Find values of an interval without length, and values that are relative to themselves alone."""
+    alone = [
+        f"'{m.output}' is relative to its first value, and no other is measured; leave it out"
+        for m in model.memories
+        if m.kind == "relative" and m.output in experiment.measured
+        if measured_times(experiment, m.output).size == 1
+    ]
+    return alone + [
         f"'{m.output}' is measured at the start, where its first interval has no length; leave that row out, or give "
         "another start"
         for m in model.memories

@@ -43,6 +43,45 @@ class Responses:
     slopes: Array
 
 
+@dataclass(frozen=True, eq=False)
+class ResponseFunction:
+    """The outputs of one experiment at given times, integrated with their forward sensitivities at any theta.
+
+    names : tuple of str
+    times (n,) : increasing, from the experiment's start on
+    staged : the experiment, posed as if they were measured
+    """
+
+    names: tuple[str, ...]
+    times: Array
+    staged: StagedProblem
+
+    @classmethod
+    def of(
+        cls,
+        posed: Posed,
+        condition: Condition,
+        times: Array,
+        theta: Array,
+        options: IntegratorOptions,
+        outputs: Sequence[str] | None = None,
+    ) -> ResponseFunction:
+        """Pose one experiment; theta (n_theta,) says how large states are, and outputs are by default all there are."""
+        names = posed.model.output_names if outputs is None else tuple(outputs)
+        return cls(names, times, simulated(posed, condition, times, theta, options, names))
+
+    def __call__(self, theta: Array) -> Responses | None:
+        """Return them at theta (n_theta,); None where the integration fails."""
+        staged, shape = self.staged, (self.times.size, len(self.names))
+        linear = staged.linearize(theta)
+        if not linear.ok:
+            return None
+        slopes = slopes_of(staged, linear, theta).reshape(*shape, theta.size)
+        ((values, *_),) = staged.standardised(theta)
+        found = Responses(self.names, self.times, values.reshape(shape), slopes)
+        return found if np.isfinite(found.values).all() and np.isfinite(found.slopes).all() else None
+
+
 def responses(
     posed: Posed,
     condition: Condition,
@@ -52,21 +91,8 @@ def responses(
     *,
     outputs: Sequence[str] | None = None,
 ) -> Responses | None:
-    """Integrate one experiment with its forward sensitivities; None where that fails.
-
-    times (n,) : increasing, from the experiment's start on
-    theta (n_theta,)
-    outputs : by default all that the model has, its states included
-    """
-    names = posed.model.output_names if outputs is None else tuple(outputs)
-    staged = simulated(posed, condition, times, theta, options, names)
-    linear = staged.linearize(theta)
-    if not linear.ok:
-        return None
-    slopes = slopes_of(staged, linear, theta).reshape(times.size, len(names), theta.size)
-    ((values, *_),) = staged.standardised(theta)
-    found = Responses(names, times, values.reshape(times.size, len(names)), slopes)
-    return found if np.isfinite(found.values).all() and np.isfinite(found.slopes).all() else None
+    """Return what a `ResponseFunction` that is asked once says; None where the integration fails."""
+    return ResponseFunction.of(posed, condition, times, theta, options, outputs)(theta)
 
 
 def natural_responses(posed: Posed, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, Responses]:

@@ -111,6 +111,22 @@ def test_an_interval_without_length_is_refused() -> None:
         problem(cases=(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
 
 
+def test_the_first_value_says_what_others_are_relative_to_and_is_no_measurement() -> None:
+    """It counted as one without an error: sigma was too small by a tenth of four values."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], outputs={"fold": cf.relative_to_first(x)}, initial={x: 2.0})
+    plain = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    times, fold = np.array([1.0, 2, 3, 4]), np.array([1.0, 0.62, 0.35, 0.23])
+    one = cf.fit(cf.Problem(model, cf.Experiment({"fold": fold}, time=times), parameters={"k": 0.4}))
+    same = cf.fit(cf.Problem(plain, cf.Experiment({"x": fold[1:]}, time=times[1:] - 1), parameters={"k": 0.4}))
+    assert one.n_data == 3
+    assert one.noise == pytest.approx(same.noise, rel=1e-6)
+    assert one.values == pytest.approx(same.values, rel=1e-6)
+    assert one.aic == pytest.approx(same.aic, abs=1e-6)
+    with pytest.raises(cf.InputError, match="no other is measured"):
+        cf.Problem(model, cf.Experiment({"fold": [1.0]}, time=[1.0]), parameters={"k": 0.4})
+
+
 def test_a_rate_must_be_an_expression() -> None:
     x = cf.symbols("x")
     with pytest.raises(cf.InputError, match="cases so far"):

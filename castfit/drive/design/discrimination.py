@@ -144,13 +144,14 @@ class _Rival:
             times, place = np.unique(condition.points.times, return_inverse=True)
             outputs, mask = known.posed.outputs, condition.points.mask
             one = self._predicted[condition.name]
-            two = responses(rival.posed, other, times, theta, known.options, outputs=outputs)
-            if one is None or two is None:
-                raise InputError("discriminate", [f"{condition.name}: the models could not be integrated"])
+            two = rival.predicted(rival.posed, other, times, theta, outputs)
+            if one is None:
+                raise InputError("discriminate", [f"{condition.name}: the model could not be integrated"])
+            q = len(outputs)
             factors = np.array([known.factor(of) for of in condition.observed])
             s = condition.points.sigma * factors
-            old.append(((one.values - two.values)[place] / s)[mask])
-            slopes.append((-two.slopes[place] / s[:, :, None])[mask])
+            old.append(((one.values - two.values[:, :q])[place] / s)[mask])
+            slopes.append((-two.slopes[place, :q] / s[:, :, None])[mask])
         every = [self._roots(k, rival) for k in range(len(known.candidates))]
         new = [one for one, candidate in zip(every, known.candidates, strict=True) if not candidate.fixed]
         for (root, slope), candidate in zip(every, known.candidates, strict=True):
@@ -309,7 +310,7 @@ def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Gener
     if spreads:
         spread = [with_fields(c, sigma=None) for c in own]
         rival = knowledge(given, spread, mistakes, samples=1, where="discriminate")
-    return _Rival(known, bought, rival, measured, spreads, rng)
+    return _Rival(known, bought, replace(rival, kept={}), measured, spreads, rng)
 
 
 def _computed(known: Knowledge, k: int) -> bool:

@@ -37,7 +37,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
-from castfit.simulate.output_sensitivities import Responses, responses
+from castfit.simulate.output_sensitivities import ResponseFunction, Responses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +88,7 @@ class Knowledge:
     origins : whose estimate a quantity of a new
         experiment has, by position in theta, -1 of none
     fitted, refuted : whether there is a fit, and whether it shows that the model is wrong
+    kept : what answers again at other theta, by experiment, times and outputs; None where nothing is asked twice
     """
 
     problem: Problem
@@ -105,6 +106,7 @@ class Knowledge:
     absolute_sigma: bool | None
     options: IntegratorOptions
     candidates: tuple[Candidate, ...]
+    kept: dict[tuple[Any, ...], ResponseFunction] | None = None
 
     @cached_property
     def posed(self) -> Posed:
@@ -175,7 +177,7 @@ class Knowledge:
         for condition in self.posed.conditions if self.fitted else ():
             points = condition.points
             times, place = np.unique(points.times, return_inverse=True)
-            found = self._predicted(self.posed, condition, times, theta, self.posed.outputs)
+            found = self.predicted(self.posed, condition, times, theta, self.posed.outputs)
             for j, noise in enumerate(condition.observed):
                 at = np.flatnonzero(points.mask[:, j])
                 if noise is not None and at.size:
@@ -196,7 +198,7 @@ class Knowledge:
     def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array]:
         """Return predictions and spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of the extended theta."""
         condition = self.condition(k)
-        found = self._predicted(self.extended, condition, times, theta, names)
+        found = self.predicted(self.extended, condition, times, theta, names)
         mu: list[Array] = []
         s: list[Array] = []
         rows: list[Array] = []
@@ -254,7 +256,7 @@ class Knowledge:
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
-        found = self._predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
+        found = self.predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
         flat = self._on(found.slopes.reshape(-1, found.slopes.shape[-1]), self.columns)
         return found.values[:, : len(outputs)], flat.reshape(*found.slopes.shape[:2], -1)[:, : len(outputs)]
 
@@ -311,12 +313,18 @@ class Knowledge:
             whole[:, column] += plain[:, j]
         return whole * self.units
 
-    def _predicted(
+    def predicted(
         self, posed: Posed, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
     ) -> Responses:
+        """Return outputs of an experiment at times, what their noise depends on behind them."""
         noises = (condition.observed[posed.outputs.index(o)] for o in outputs if o in posed.outputs)
         asked = tuple(dict.fromkeys((*outputs, *(n for of in noises if of is not None for n in of.predicted))))
-        found = responses(posed, condition, times, theta, self.options, outputs=asked)
+        key = (posed is self.extended, condition.name, times.tobytes(), asked)
+        of = None if self.kept is None else self.kept.get(key)
+        of = of or ResponseFunction.of(posed, condition, times, theta, self.options, asked)
+        if self.kept is not None:
+            self.kept[key] = of
+        found = of(theta)
         if found is None:
             message = "the model could not be integrated there with its sensitivities; change the conditions or times"
             raise InputError("design", [f"{condition.name}: {message}"])

@@ -201,7 +201,7 @@ class PopulationKnowledge(Knowledge):
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs of typical subjects at times, (n, q), and how they move with relative changes."""
         at = self._place(self.labels.index(label))
-        found = self._predicted(self.extended, self.extended.conditions[at], times, self.theta(), outputs)
+        found = self.predicted(self.extended, self.extended.conditions[at], times, self.theta(), outputs)
         _, own, shared = self._typical
         by_own, by_shared = found.slopes[..., self.question.places[at]], found.slopes[..., self.question.shared]
         return found.values[:, : len(outputs)], (by_own @ own[at] + by_shared @ shared)[:, : len(outputs)]
