@@ -17,7 +17,7 @@ from castfit.solve.subproblem import LocalProblem
 
 
 def test_the_table_is_printed_plotted_and_written(tmp_path, monkeypatch, capsys):
-    few = {"experiments": (6, 20), "values": (200, 400)}
+    few = {"experiments": (3, 6), "values": (50, 100)}
     cases = [("experiments", m, n) for m in ("single", "collocation") for n in few["experiments"]]
     cases += [("values", "multiple", n) for n in few["values"]]
     found = tuple(many_experiments.timed(*case, 0) for case in cases)

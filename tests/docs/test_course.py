@@ -351,7 +351,7 @@ def test_the_method_of_unit_2_ends_from_every_start(monkeypatch, tmp_path):
         if source.endswith("\ncheck_damped(damped)"):
             break
     residuals, step, damped, np = (names[name] for name in ("residuals", "gauss_newton_step", "damped", "np"))
-    for theta in np.random.default_rng(3).uniform(-2, 6, size=(20, 2)):
+    for theta in np.random.default_rng(3).uniform(-2, 6, size=(10, 2)):
         with np.errstate(all="ignore"):
             r, J = residuals(theta)
             if np.all(np.isfinite(r)):

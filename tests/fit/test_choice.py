@@ -305,8 +305,11 @@ def test_workers_are_given_work():
     assert "workers" in cf.fit(decay_problem(), workers=2).message
 
 
-def test_costs_are_measured_and_told_by_features():
-    rows = list(costs.run_costs(cases=("textbook decay", "experiments 1")))
+@pytest.mark.parametrize(
+    "cases", [("textbook decay",), pytest.param(("textbook decay", "experiments 1"), marks=pytest.mark.slow)], ids=len
+)
+def test_costs_are_measured_and_told_by_features(cases):
+    rows = list(costs.run_costs(cases=cases))
     assert {row.method for row in rows} == {"single", "multiple", "collocation"}
     table = costs.table(rows, {})
     for row in rows:

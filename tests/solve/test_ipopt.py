@@ -146,7 +146,7 @@ def test_assembly_is_the_dense_problem(seed, n_s, n_w, n_c):
     np.testing.assert_allclose(hessian, np.triu(2.0 * expected.J.T @ expected.J * np.outer(unit, unit)), atol=1e-10)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 99), factor=st.sampled_from([0.0, 1.0, 0.3]))
 def test_the_exact_hessian_is_the_derivative_of_the_lagrangian_gradient(seed, factor):
     rng = np.random.default_rng(seed)

@@ -89,7 +89,7 @@ def test_consistent_nodes_give_the_residuals_of_single_shooting(transcription):
 
 
 @given(times=st.lists(st.integers(0, 40), min_size=1, max_size=8), jump=st.integers(1, 39), k=st.integers(1, 7))
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_jumps_and_measurements_meet_in_the_same_way_everywhere(times, jump, k):
     """At a jump the value before counts, in outputs and algebraic states alike, however time is divided."""
     x, z, u, rate = symbols("x z u rate")

@@ -207,6 +207,7 @@ def fishing(times, pieces=None, **options):
     return cf.design(problem, candidate, budget=budget, criterion="A", exact=False, **options)
 
 
+@pytest.mark.slow
 def test_fishing_helps_to_know_the_fish():
     assert fishing(120).value == pytest.approx(0.063957, abs=2.5e-5)
     design = fishing(60, 15, starts=1)
