@@ -432,6 +432,7 @@ def test_pictures_show_the_input(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_bands_of_the_epidemic_cover_the_truth():
     sys.path.insert(0, str(ROOT / "examples"))
     try:

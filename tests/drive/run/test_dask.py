@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +22,23 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def executor():
+@contextmanager
+def client_of(workers: int) -> Iterator[Any]:
+    """Start a cluster that waits for workers which are started again; it gives up after 15 s, and may end with none."""
+    import dask
     import distributed
 
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"}),
+        distributed.LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with client_of(2) as client:
         yield client.get_executor()
 
 
@@ -67,13 +79,8 @@ def test_one_fit_of_four_workers_survives_the_death_of_one():
     searched = cf.multistart(problem, how, starts=starts)
     population, subjects = cf.Population({"b": cf.Individual(distribution="normal", omega=0.1)}), wells(12)
     mixed = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False)
-    import distributed
-
     killed: list[int] = []
-    with (
-        distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with client_of(4) as client:
 
         def kill(now: object) -> None:
             if not killed:
