@@ -38,7 +38,7 @@ from castfit.fit.choice import DOWN, FAR, Prospect, available_memory, prices, si
 from castfit.fit.verification import tighter
 from castfit.problem.constraints import ALONG
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.residual_plausibility import signal_in_units, suspicious
+from castfit.solve.residual_plausibility import rough_square, signal_in_units, suspicious
 from castfit.solve.solution import infeasibility
 from castfit.solve.staged import GradientEvaluation
 from castfit.solve.subproblem import GAP
@@ -427,14 +427,31 @@ def _lower_start(
         whole = _known(run, theta) if over else _simulated(run, asked, theta)
         if whole is None:
             return None
-        at, there = whole.evaluate(whole.start), best.linear
+        there = best.linear
+        joined = there.ok and infeasibility(best.staged.layout, best.staged.scale, there) <= GAP
+        if joined and _least_cost(whole.coarse(), whole.start) > there.cost:
+            return None
+        at = whole.evaluate(whole.start)
         if infeasibility(whole.layout, whole.scale, at) > GAP:
             return None
-        if not there.ok or infeasibility(best.staged.layout, best.staged.scale, there) > GAP:
+        if not joined:
             there = whole.evaluate(best.theta)  # what does not join may cost anything
         if not (there.ok and at.cost + _LOWER * (1.0 + at.informing_square) >= there.cost):
             return whole, at
     return None
+
+
+def _least_cost(rough: StagedProblem, v: Array) -> float:
+    """Return what the cost at v is at least, whatever the errors of a search do; -inf if that cannot be told.
+
+    Errors e of rows r change half the squares by |r| |e| + |e|^2 / 2 at most, and  n log |r|  of n rows of unknown
+    sigma, where |r|^2 = n, by |r| |e| + |e|^2 unless |e| exceeds half of |r|.
+    """
+    at = rough.evaluate(v)
+    if not at.ok:
+        return -np.inf
+    of_rows, of_errors = np.sqrt(2.0 * at.half_square), np.sqrt(rough_square(rough, at))
+    return float(at.cost - of_errors * (of_rows + of_errors)) if of_errors <= 0.5 * of_rows else -np.inf
 
 
 def _start_itself(run: FitRun, ended: SearchEnd, whole: StagedProblem) -> SearchEnd:

@@ -1187,7 +1187,8 @@ static int prepare(Work *w, const Model *model, const Tableau *method, const Tas
     w->dp_begin = room(model->n_p + 1, sizeof(int64_t));
     w->dp_at = room(model->n_p * (nd ? nd : 1), sizeof(int64_t));
     w->dp_value = room(model->n_p * (nd ? nd : 1), sizeof(double));
-    /* without a say the part of tolerance^(2/3): 1e-6 of them for states to 1e-9, 1e-4 for 1e-6 */
+    /* without a say the part of tolerance^(2/3): 1e-6 of them for states to 1e-9, 1e-4 for 1e-6.  At equal errors of
+       derivatives, 1e-4 to 1e-7, of 32 models, powers of 3/4, 5/6 and 1 take 1.07 to 1.18 times as long */
     w->most_astray = task->watch > 0.0 ? fmax(1.0, task->watch * pow(task->relative, -1.0 / 3)) : 0.0;
     const int enough = w->numbers && w->directions && w->dp_begin && w->dp_at && w->dp_value;
     if (!(prepare_factors(&w->shared, model, n) & prepare_factors(&w->own, model, n) & enough)) return 0;

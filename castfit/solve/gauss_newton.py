@@ -27,10 +27,9 @@ from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import Stopped, Watch, watched
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.homotopy import HELD_BACK, Course, GaussNewtonState, Progress, unevaluable, within_bounds
-from castfit.solve.residual_plausibility import size_square
+from castfit.solve.residual_plausibility import rough_square
 from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
 from castfit.solve.staged import (
-    COARSE,
     Linearization,
     MatchingProducts,
     StagedProblem,
@@ -49,13 +48,13 @@ from castfit.solve.step_control import (
 from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, local_problem, small
 
 if TYPE_CHECKING:
-    from castfit.solve.staged import Evaluation
+    from castfit.solve.staged import Array, Evaluation
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
 _SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
 _HALVINGS = 6
-_AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
+_LEAST_EXTRAPOLATION, _MOST_EXTRAPOLATION = 0.05, 9.0  # of steps that shrink to a twentieth, and to nine tenths
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
@@ -226,12 +225,10 @@ class GaussNewton:
         check("GaussNewton", [remedy] if scalar else [])
         check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = within_bounds(staged, staged.start)
-        if self._searches(ledger) and self.homotopy != "always":
-            at = ledger.search.evaluate(start)
-            if at.ok and ledger.search.linearize(start).ok:
-                return GaussNewtonState(0, "straight", at, rough=True)
-        at = ledger.evaluate(start)
-        if not at.ok or not ledger.linearize(start).ok:
+        if self._searches(ledger) and self.homotopy != "always" and ledger.search.linearize(start).ok:
+            return GaussNewtonState(0, "straight", ledger.search.evaluate(start), rough=True)
+        at = ledger.begin(start)
+        if not ledger.linearize(start).ok:
             return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
         return GaussNewtonState(0, "straight", at)
 
@@ -249,31 +246,31 @@ class GaussNewton:
                 return self._closely(ledger, state)
             return replace(state, status=Status.LINEAR_ALGEBRA_FAILED, detail="Derivatives overflow.")
         step = rule.step(local, state.progress.memory)
-        gap = infeasibility(staged.layout, staged.scale, linear)
-        if state.rough and _deserves_accuracy(staged, linear, step, gap):
+        if state.rough and _deserves_accuracy(staged, linear, step.decrease):
             return self._closely(ledger, state)
+        gap = infeasibility(staged.layout, staged.scale, linear)
         report = _figures(local, step, gap)
         tolerance = max(self.tolerance * (_SCORING if _scores(linear, staged) else 1.0), ledger.control.rough)
         flickers = small(staged, linear, state.progress.closest[1], tolerance)
         near = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
         progress = _closing_in(state.progress, step, gap, linear.informing_square, near, flickers=flickers)
-        state = replace(state, local=step, progress=progress)
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
         arrived = gap <= GAP and small(staged, linear, step.decrease, tolerance)
         if arrived or progress.idle > RESCUE.idle:
             good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
             status = Status.CONVERGED if arrived or good else Status.ACCEPTABLE
-            return self._arrive(ledger, replace(state, report=report), local, status)
+            return self._arrive(ledger, replace(state, local=step, progress=progress, report=report), local, status)
         search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
         close = rule.holds and staged.least_squares and progress.near and not progress.astray
         # This close, level functions see little but integration errors.
-        full = search.trial(step.dv) if close else None
+        full, closing = search.trial(_extrapolated(search, progress.before)) if close else None, False
         if full is not None and search.ledger.linearize(full.v).ok:
             advance = Advance(full, 1.0, search.memory)
         else:
             advance = rule.advance(search)
+            closing = state.rough and _about_to_close(staged, step, advance)
             for _ in range(_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
-                if advance.to is None or search.ledger.linearize(advance.to.v).ok:
+                if advance.to is None or closing or search.ledger.linearize(advance.to.v).ok:
                     break
                 half = search.trial(0.5 * (advance.to.v - linear.v))
                 advance = replace(advance, to=half if half.ok else None, damping=0.5 * advance.damping)
@@ -285,12 +282,14 @@ class GaussNewton:
         )
         stuck = advance.to is None or same_point(advance.to.v, linear.v)
         if stuck and state.rough:
-            return self._closely(ledger, state)
+            return self._closely(ledger, replace(state, local=step, progress=progress))
         damped = not stuck and advance.damping < RESCUE.damped and not progress.near
         after = replace(
             state,
             iteration=state.iteration + 1,
+            evaluation=state.evaluation if stuck or advance.to is None else advance.to,
             damping=advance.damping,
+            local=step,
             report={**report, **advance.report, "step": length},
             progress=replace(
                 progress,
@@ -298,11 +297,12 @@ class GaussNewton:
                 steps=progress.steps + 1,
                 stalled=progress.stalled + damped,
                 circling=progress.circling + 1 if circling else 0,
+                before=None if state.phase == HELD_BACK else (linear.v, step.dv),
             ),
         )
-        if advance.to is None or stuck:
+        if stuck:
             return self._give_up(ledger, after, search)
-        return replace(after, evaluation=advance.to)
+        return self._closely(ledger, after) if closing else after
 
     def _searches(self, ledger: Ledger) -> bool:
         """Whether stages may be integrated less accurately far from the solution."""
@@ -310,7 +310,7 @@ class GaussNewton:
 
     def _closely(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
         memory = self._rule(ledger.staged, state).carried(state.progress.memory)
-        return state.at_full_accuracy(ledger.evaluate(state.v), memory)
+        return state.at_full_accuracy(ledger.begin(state.v), memory)
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
         if state.progress.unheld:
@@ -353,6 +353,24 @@ class GaussNewton:
         return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
 
 
+def _extrapolated(search: LineSearch, before: tuple[Array, Array] | None) -> Array:
+    """Return the full step as far as it leads if the next ones go on as it goes on from the one before.
+
+    Steps of fits with large residuals shrink by the same factor again and again; this is Anderson's acceleration with
+    one step before (Walker and Ni 2011, Algorithm AA with m = 1), where no bound holds and it is moderate.  Not where
+    nodes move: their gaps close faster.
+    """
+    f, active, layout = search.step.dv, search.step.active, search.local.staged.layout
+    if before is None or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
+        return f
+    change = f - before[1]
+    square = search.product(change, change)
+    gamma = search.product(f, change) / square if square > 0.0 else 0.0
+    if not (abs(gamma) >= _LEAST_EXTRAPOLATION and -_MOST_EXTRAPOLATION <= gamma <= 0.5):
+        return f
+    return f - gamma * (search.at.v - before[0] + change)
+
+
 def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
     return {
         "gap": gap,
@@ -369,10 +387,18 @@ def _scores(linear: Linearization, staged: StagedProblem) -> bool:
     return several or not staged.least_squares
 
 
-def _deserves_accuracy(staged: StagedProblem, linear: Linearization, step: Step, gap: float) -> bool:
+def _deserves_accuracy(staged: StagedProblem, at: Evaluation, decrease: float) -> bool:
     """Whether the solution is so close that what less accurate integration leaves in a step matters."""
-    left = (_AMPLIFIED * COARSE) ** 2 * size_square(staged, linear)
-    return gap <= RESCUE.far_gap and step.decrease <= RESCUE.far_decrease * linear.informing_square + left
+    if decrease > RESCUE.far_decrease * at.informing_square + rough_square(staged, at):
+        return False
+    return infeasibility(staged.layout, staged.scale, at) <= RESCUE.far_gap
+
+
+def _about_to_close(staged: StagedProblem, step: Step, advance: Advance) -> bool:
+    """Whether the next step will say so; far away, where a step promises most of the cost, promises are no measure."""
+    at = advance.to
+    known = at is not None and step.decrease <= at.informing_square
+    return known and _deserves_accuracy(staged, at, advance.promise)
 
 
 def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
@@ -400,7 +426,7 @@ def _closing_in(
 ) -> Progress:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
     if not (gap <= RESCUE.near_gap and step.decrease <= near * half_square):
-        return replace(progress, idle=0, closest=(np.inf, np.inf))
+        return replace(progress, idle=0, closest=(np.inf, np.inf)) if progress.near or progress.idle else progress
     least_gap, least_decrease = progress.closest
     closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not flickers)
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else progress.closest

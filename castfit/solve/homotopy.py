@@ -57,6 +57,7 @@ class Progress:
     astray : whether a full step close to the solution led away from it
     circling : full steps in a row that were as long as the one before
     unheld : whether singular directions are held no more, and steps kept in a box instead
+    before : the last point of the same accuracy, and the full step from it
     """
 
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -68,6 +69,7 @@ class Progress:
     astray: bool = False
     circling: int = 0
     unheld: bool = False
+    before: tuple[Array, Array] | None = None
 
     @property
     def near(self) -> bool:
@@ -133,7 +135,7 @@ class GaussNewtonState:
 
     def at_full_accuracy(self, evaluation: Evaluation, memory: Mapping[str, float]) -> GaussNewtonState:
         """Return the same point at full accuracy; nothing is concluded, and no values compared, across the two."""
-        progress = replace(self.progress, memory=memory, circling=0)
+        progress = replace(self.progress, memory=memory, circling=0, before=None)
         return replace(self, rough=False, evaluation=evaluation, progress=progress)
 
 
@@ -176,11 +178,11 @@ class Course:
                 state = self.ended(state, Status.MAX_ITERATIONS)
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # what overflows is noticed where it matters
-                    while True:  # the method may ask for values of full accuracy before it moves
+                    while True:  # the method may ask for values of full accuracy instead of moving
                         after = self._soft_step(state) if state.soft else self.step(self.ledger, state)
                         if after.rough and self._circles(after):
-                            state = after.at_full_accuracy(self.ledger.evaluate(after.v), after.progress.memory)
-                        elif state.rough and not after.rough:
+                            state = after.at_full_accuracy(self.ledger.begin(after.v), after.progress.memory)
+                        elif state.rough and not after.rough and after.iteration == state.iteration:
                             state = after
                         else:
                             break
@@ -238,13 +240,13 @@ class Course:
         staged, second = self.ledger.staged, self.ledger.control.second_start
         start = origin = within_bounds(staged, staged.start)
         if second is not None and not self.always:
-            at = (self.ledger.search if self.roughly else self.ledger).evaluate(within_bounds(staged, second()))
+            at = (self.ledger.search if self.roughly else self.ledger).begin(within_bounds(staged, second()))
             if at.ok:
                 origin = at.v
                 yield GaussNewtonState(0, "second start", at, rough=self.roughly)
         for stations, begin in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
             self._stations = stations
-            at = self.ledger.coarse.evaluate(begin)
+            at = self.ledger.coarse.begin(begin)
             yield GaussNewtonState(0, "station 1", at, progress=Progress({"mu": RESCUE.first_mu}, station=0))
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
@@ -278,7 +280,7 @@ class Course:
         if station < len(self._stations):
             memory = {"mu": min(state.progress.memory["mu"], RESCUE.first_mu)}
             return replace(state, phase=f"station {station + 1}", progress=Progress(memory, station))
-        exact = self.ledger.evaluate(state.v)
+        exact = self.ledger.begin(state.v)
         return replace(state, phase="exact", evaluation=exact, progress=Progress(station=station))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.distribution_functions import chi2_quantile
-from castfit.solve.staged import rows_in_units
+from castfit.solve.staged import COARSE, rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation, Index, StagedProblem
@@ -31,6 +31,9 @@ MEDIAN_SQUARE = 0.4549364231195724
 
 LARGE_PART = 0.04
 """Mean square of residuals of unknown sigma relative to that of the signal, above which it must."""
+
+AMPLIFIED = 10.0
+"""Times a relative tolerance: errors of the states."""
 
 WHITE = (20, 2.0)
 """So many residuals of unknown sigma are noise where neighbours are alike by fewer standard deviations than this.
@@ -63,6 +66,11 @@ def size_square(staged: StagedProblem, at: Evaluation) -> float:
     """Return the sum of squares of the sizes of all measured values, in units of the sigmas at a point."""
     squares, sigma = staged.size_squares, at.sigma
     return float(squares[-1]) + (float(squares[:-1] @ sigma**-2.0) if sigma.size else 0.0)
+
+
+def rough_square(staged: StagedProblem, at: Evaluation) -> float:
+    """Return the sum of squares of the errors of rows where functions have the accuracy `COARSE`."""
+    return (AMPLIFIED * COARSE) ** 2 * size_square(staged, at)
 
 
 def suspicious(staged: StagedProblem, at: Evaluation, *, noisy: bool = True) -> bool:

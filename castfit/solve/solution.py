@@ -225,6 +225,11 @@ class Ledger:
             self._record(self._linear)
         return self._linear
 
+    def begin(self, v: Array) -> Evaluation:
+        """Evaluate where derivatives will be asked for next: states may be integrated with them."""
+        self.linearize(v)
+        return self.evaluate(v)
+
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Linearize with one product per stage of the states at its end, see `StagedProblem.linearize_along`."""
         look()

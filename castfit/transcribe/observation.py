@@ -156,9 +156,15 @@ class Measured:
         """Number of rows of a point."""
         return len(self.names)
 
+    @cached_property
+    def _weighs_all(self) -> bool:
+        return not self.slots and self.n_r == self.target.shape[2] and bool((self.weight > 0).all())
+
     def rows(self, g: Array) -> tuple[Array, float]:
         """Return the rows (K, M, n_r), and what the data cost beyond half their squares."""
         n_o, beyond = self.target.shape[2], 0.0
+        if self._weighs_all:
+            return (g[..., :n_o] - self.target) * self.weight, beyond
         r = np.zeros((*g.shape[:2], self.n_r))
         with np.errstate(invalid="ignore"):
             r[..., :n_o] = np.where(self.weight > 0, (g[..., :n_o] - self.target) * self.weight, 0.0)

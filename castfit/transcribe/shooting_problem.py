@@ -124,7 +124,6 @@ _LONG = 0.5  # seconds from which something is not begun if the last one took lo
 _GRAPHS: Built[Model, ca.Function] = Built()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
 
-_SURE = 2  # points in a row where derivatives were asked for after values, from which on both are integrated at once
 _PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
 _Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
 _TOOK: Built[Model, dict[_Sort, tuple[float, ...]]] = Built()
@@ -273,9 +272,8 @@ class ShootingProblem(TranscribedProblem):
         self._paces = _TOOK.get(self.problem.model, lambda _: {})
         self._lean: tuple[ShootingProblem | None, Lean | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
-        self._open, self._in_a_row, self._ahead = False, 0, 0.0
-        """Whether derivatives were not asked for where values last were; how often in succession they had been; seconds
-        for which they were integrated with them."""
+        self._differentiated = False
+        """Whether derivatives were asked for at the last new point: then they are expected at the next one."""
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
     def _cut(self, i: int, division: Division) -> Segments:
@@ -477,18 +475,15 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
-        if self._open:
-            self._in_a_row = 0
-        lean, expected = self._arrays, self._in_a_row >= _SURE if along is None else along
+        lean, expected = self._arrays, self._differentiated if along is None else along
         along = expected and lean is not None and not self._backward
         began = self._begun("linearization") if along else time.perf_counter()
         before = 0 if lean is None else lean.integrations
         at = None if lean is None else lean.read(v, along=along)
         if lean is not None and at is not None:
             if lean.integrations > before:
-                self._open, self._ahead = True, time.perf_counter() - began if along else 0.0
-                if not along:
-                    self._noted("values", began)
+                self._differentiated = False
+                self._noted("linearization" if along else "values", began)
             return self._remembered(key, lean.evaluation(v, at), at)
         naturals = self._naturals(v)
         with self._silently():
@@ -554,16 +549,17 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages with their sensitivities."""
         v = self.evaluate(v).v if self.eliminated.size else v
         if self._linear is None or not same_point(self._linear.v, v):
-            _, known = self._memory.get(self._projection.key(v), (None, None))
-            ahead = self._ahead if isinstance(known, Reading) and known.flown.slopes else 0.0
-            began = self._begun("linearization") - ahead
+            key = self._projection.key(v)
+            if key not in self._memory and self._arrays is not None:
+                self.evaluate(v, along=True)
+            _, known = self._memory.get(key, (None, None))
+            begun = isinstance(known, Reading) and bool(known.flown.slopes)  # with the states
+            began = time.perf_counter() if begun else self._begun("linearization")
             try:
-                if known is None and self._arrays is not None:
-                    self.evaluate(v, along=True)
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
-                self._noted("linearization", began)
-            self._open, self._in_a_row = False, self._in_a_row + self._open
+                self._noted("linearization", began, more=begun)
+            self._differentiated = True
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:
@@ -590,10 +586,11 @@ class ShootingProblem(TranscribedProblem):
         """Return the seconds that such things took, and under which key they are kept."""
         return self._paces, (what, self._nodes, len(self._here), self.options.relative_tolerance)
 
-    def _noted(self, what: str, began: float) -> None:
-        """Keep how long something took."""
+    def _noted(self, what: str, began: float, *, more: bool = False) -> None:
+        """Keep how long something took, or how much longer than it was noted last."""
         known, key = self._took(what)
-        known[key] = *known.get(key, ())[-1:], time.perf_counter() - began
+        took, seconds = known.get(key, ()), time.perf_counter() - began
+        known[key] = (*took[:-1], took[-1] + seconds) if more and took else (*took[-1:], seconds)
 
     def _begun(self, what: str) -> float:
         """Begin nothing that will take longer than there is time, as it did before; return when it begins."""

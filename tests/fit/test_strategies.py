@@ -18,7 +18,7 @@ from castfit.fit.start import local_search
 from castfit.solve.solution import Control, Solution
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
-from tests.builders import lotka_volterra, refused
+from tests.builders import decay_model, lotka_volterra, refused
 
 SUIT = "The optimality conditions hold to the requested tolerance."
 
@@ -280,6 +280,19 @@ class CutOff(Astray):
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         return replace(super().solve(staged, control, warm=warm), status=self.status)
+
+
+@pytest.mark.parametrize("sigma", [0.05, None])
+def test_a_search_tells_from_below_what_a_point_costs(sigma):
+    """Wherever an experiment is: near the optimum, and where the model is far off, which is told to be above it."""
+    data = {"x": np.array([0.62, 0.35, 0.24, 0.11])}
+    experiment = cf.Experiment(data, time=[0.5, 1, 1.5, 2], initial={"x": 0.9}, sigma=sigma)
+    problem = cf.Problem(decay_model(), experiment, parameters={"k": 2.0}).posed
+    staged = cf.SingleShooting().transcribe(problem, problem.guess)
+    exact = {k: staged.evaluate(np.array([k])).cost for k in (1.0, 1.3, 2.0, 5.0)}
+    least = {k: strategies._least_cost(staged.coarse(), np.array([k])) for k in exact}
+    assert all(least[k] <= exact[k] for k in exact)
+    assert least[5.0] > exact[1.0]
 
 
 @pytest.mark.parametrize("transcription", [None, "single", "multiple", "collocation"])

@@ -66,6 +66,14 @@ def test_the_step_to_full_accuracy_starts_where_the_search_is():
     assert after.evaluation.cost <= staged.evaluate(before.v).cost
 
 
+@pytest.mark.parametrize("name", ["lotka_volterra", "alpha_pinene"])
+def test_no_point_is_differentiated_at_both_accuracies(name):
+    """Where the step before says that the solution is close, its end is looked at with full accuracy at once."""
+    result = cf.fit(cf.problems.load(name).problem, single)
+    assert result.success
+    assert result.evaluations["jacobians"] == result.iterations + 1
+
+
 def test_costs_of_a_search_are_not_remembered_beyond_it():
     memory = {"cost 0": 1.0, "cost 1": 2.0, "lowest": 1.0, "since": 3.0, "radius": 0.25}
     assert Box().carried(memory) == {"radius": 0.25}

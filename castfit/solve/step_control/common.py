@@ -46,6 +46,11 @@ class LineSearch:
         square = (dv[chosen] / unit) ** 2
         return sqrt(float(np.add.reduce(square)) / square.size)
 
+    def product(self, a: Array, b: Array) -> float:
+        """Scalar product of steps in the same units."""
+        chosen, unit = self._measure
+        return float((a[chosen] / unit) @ (b[chosen] / unit))
+
     @cached_property
     def _measure(self) -> tuple[Index | slice, Array]:
         staged = self.ledger.staged
@@ -61,13 +66,15 @@ class LineSearch:
 class Advance:
     """Where a step control went: the new point, or None if every trial failed; the damping factor; what to remember.
 
-    `report` holds figures for the history, such as the level function.
+    `report` holds figures for the history, such as the level function; promise: by how much the next step is expected
+    to lower the cost of the linear model, where that is known.
     """
 
     to: Evaluation | None
     damping: float
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
     report: Mapping[str, float] = field(default_factory=dict[str, float])
+    promise: float = np.inf
 
 
 class StepControl(ABC):

@@ -54,7 +54,8 @@ class NaturalLevel(StepControl):
             omega = 2 * size / (factor * length) ** 2  # Eq. 19
             if omega * length * factor <= self.eta_2 or factor <= self.tau_min:
                 report = {"level": search.norm(simplified.dv) ** 2, "omega": omega}
-                return Advance(trial, factor, {"omega": omega}, report)
+                promise = simplified.decrease if factor == 1.0 else np.inf
+                return Advance(trial, factor, {"omega": omega}, report, promise)
             # A jump back to 1, as step 2 of the paper's algorithm has it, could repeat what was just refused.
             factor = max(self.eta_0 / (omega * length), self.tau_min)  # Eq. 21
 
