@@ -54,6 +54,8 @@ __all__ = ["GaussNewton", "GaussNewtonState"]
 
 _SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
 _HALVINGS = 6
+_PARALLEL = 1e-3  # changes of steps that differ by less do so by errors of integration
+_STEADY = 3.0  # times the factor by which the step before shrank
 _LEAST_EXTRAPOLATION, _MOST_EXTRAPOLATION = 0.05, 9.0  # of steps that shrink to a twentieth, and to nine tenths
 _SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
@@ -297,7 +299,7 @@ class GaussNewton:
                 steps=progress.steps + 1,
                 stalled=progress.stalled + damped,
                 circling=progress.circling + 1 if circling else 0,
-                before=None if state.phase == HELD_BACK else (linear.v, step.dv),
+                before=() if state.phase == HELD_BACK else (*progress.before[-1:], (linear.v, step.dv)),
             ),
         )
         if stuck:
@@ -353,22 +355,25 @@ class GaussNewton:
         return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
 
 
-def _extrapolated(search: LineSearch, before: tuple[Array, Array] | None) -> Array:
-    """Return the full step as far as it leads if the next ones go on as it goes on from the one before.
+def _extrapolated(search: LineSearch, before: tuple[tuple[Array, Array], ...]) -> Array:
+    """Return the full step as far as it leads if the next ones go on as the last ones did.
 
-    Steps of fits with large residuals shrink by the same factor again and again; this is Anderson's acceleration with
-    one step before (Walker and Ni 2011, Algorithm AA with m = 1), where no bound holds and it is moderate.  Not where
-    nodes move: their gaps close faster.
+    Steps of fits with large residuals shrink by the same factors again and again; this is Anderson's acceleration with
+    up to two steps before (Walker and Ni 2011), where no bound holds and it is moderate.  Not where nodes move: their
+    gaps close faster; nor where steps all at once shrink less, which is what errors of integration make of them.
     """
     f, active, layout = search.step.dv, search.step.active, search.local.staged.layout
-    if before is None or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
+    if not before or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
         return f
-    change = f - before[1]
-    square = search.product(change, change)
-    gamma = search.product(f, change) / square if square > 0.0 else 0.0
-    if not (abs(gamma) >= _LEAST_EXTRAPOLATION and -_MOST_EXTRAPOLATION <= gamma <= 0.5):
-        return f
-    return f - gamma * (search.at.v - before[0] + change)
+    v, steps = zip(*before, (search.at.v, f), strict=True)
+    moves, changes = np.diff(v, axis=0), np.diff(steps, axis=0)
+    F = np.array([search.in_units(change) for change in changes]).T
+    gamma: Any = np.linalg.lstsq(F, search.in_units(f), rcond=_PARALLEL)[0]
+    beyond: Array = -gamma @ (moves + changes)
+    *earlier, last, length = map(search.norm, steps)
+    moderate = _LEAST_EXTRAPOLATION * length <= search.norm(beyond) <= _MOST_EXTRAPOLATION * length
+    steady = not earlier or length * earlier[0] <= _STEADY * last**2
+    return f + beyond if moderate and steady else f
 
 
 def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
@@ -397,8 +402,9 @@ def _deserves_accuracy(staged: StagedProblem, at: Evaluation, decrease: float) -
 def _about_to_close(staged: StagedProblem, step: Step, advance: Advance) -> bool:
     """Whether the next step will say so; far away, where a step promises most of the cost, promises are no measure."""
     at = advance.to
-    known = at is not None and step.decrease <= at.informing_square
-    return known and _deserves_accuracy(staged, at, advance.promise)
+    if at is None or step.decrease > at.informing_square:
+        return False
+    return _deserves_accuracy(staged, at, advance.promise)
 
 
 def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:

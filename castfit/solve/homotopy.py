@@ -57,7 +57,7 @@ class Progress:
     astray : whether a full step close to the solution led away from it
     circling : full steps in a row that were as long as the one before
     unheld : whether singular directions are held no more, and steps kept in a box instead
-    before : the last point of the same accuracy, and the full step from it
+    before : the last points of the same accuracy, two at most, and the full steps from them
     """
 
     memory: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -69,7 +69,7 @@ class Progress:
     astray: bool = False
     circling: int = 0
     unheld: bool = False
-    before: tuple[Array, Array] | None = None
+    before: tuple[tuple[Array, Array], ...] = ()
 
     @property
     def near(self) -> bool:
@@ -135,7 +135,7 @@ class GaussNewtonState:
 
     def at_full_accuracy(self, evaluation: Evaluation, memory: Mapping[str, float]) -> GaussNewtonState:
         """Return the same point at full accuracy; nothing is concluded, and no values compared, across the two."""
-        progress = replace(self.progress, memory=memory, circling=0, before=None)
+        progress = replace(self.progress, memory=memory, circling=0, before=())
         return replace(self, rough=False, evaluation=evaluation, progress=progress)
 
 

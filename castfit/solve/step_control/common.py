@@ -42,14 +42,13 @@ class LineSearch:
 
     def norm(self, dv: Array) -> float:
         """Root mean square of theta and node steps, in units of their magnitudes; what is eliminated has no steps."""
-        chosen, unit = self._measure
-        square = (dv[chosen] / unit) ** 2
+        square = self.in_units(dv) ** 2
         return sqrt(float(np.add.reduce(square)) / square.size)
 
-    def product(self, a: Array, b: Array) -> float:
-        """Scalar product of steps in the same units."""
+    def in_units(self, dv: Array) -> Array:
+        """Return these steps (n,) in these units."""
         chosen, unit = self._measure
-        return float((a[chosen] / unit) @ (b[chosen] / unit))
+        return dv[chosen] / unit
 
     @cached_property
     def _measure(self) -> tuple[Index | slice, Array]:
