@@ -227,10 +227,12 @@ class GaussNewton:
         check("GaussNewton", [remedy] if scalar else [])
         check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = within_bounds(staged, staged.start)
-        if self._searches(ledger) and self.homotopy != "always" and ledger.search.linearize(start).ok:
-            return GaussNewtonState(0, "straight", ledger.search.evaluate(start), rough=True)
-        at = ledger.begin(start)
-        if not ledger.linearize(start).ok:
+        if self._searches(ledger) and self.homotopy != "always":
+            at = ledger.search.evaluate(start, begins=True)
+            if at.ok and ledger.search.linearize(start).ok:
+                return GaussNewtonState(0, "straight", at, rough=True)
+        at = ledger.evaluate(start, begins=True)
+        if not at.ok or not ledger.linearize(start).ok:
             return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
         return GaussNewtonState(0, "straight", at)
 
@@ -312,7 +314,7 @@ class GaussNewton:
 
     def _closely(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
         memory = self._rule(ledger.staged, state).carried(state.progress.memory)
-        return state.at_full_accuracy(ledger.begin(state.v), memory)
+        return state.at_full_accuracy(ledger.evaluate(state.v, begins=True), memory)
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
         if state.progress.unheld:

@@ -181,7 +181,8 @@ class Course:
                     while True:  # the method may ask for values of full accuracy instead of moving
                         after = self._soft_step(state) if state.soft else self.step(self.ledger, state)
                         if after.rough and self._circles(after):
-                            state = after.at_full_accuracy(self.ledger.begin(after.v), after.progress.memory)
+                            closely = self.ledger.evaluate(after.v, begins=True)
+                            state = after.at_full_accuracy(closely, after.progress.memory)
                         elif state.rough and not after.rough and after.iteration == state.iteration:
                             state = after
                         else:
@@ -240,13 +241,14 @@ class Course:
         staged, second = self.ledger.staged, self.ledger.control.second_start
         start = origin = within_bounds(staged, staged.start)
         if second is not None and not self.always:
-            at = (self.ledger.search if self.roughly else self.ledger).begin(within_bounds(staged, second()))
+            ledger = self.ledger.search if self.roughly else self.ledger
+            at = ledger.evaluate(within_bounds(staged, second()), begins=True)
             if at.ok:
                 origin = at.v
                 yield GaussNewtonState(0, "second start", at, rough=self.roughly)
         for stations, begin in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
             self._stations = stations
-            at = self.ledger.coarse.begin(begin)
+            at = self.ledger.coarse.evaluate(begin, begins=True)
             yield GaussNewtonState(0, "station 1", at, progress=Progress({"mu": RESCUE.first_mu}, station=0))
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
@@ -280,7 +282,7 @@ class Course:
         if station < len(self._stations):
             memory = {"mu": min(state.progress.memory["mu"], RESCUE.first_mu)}
             return replace(state, phase=f"station {station + 1}", progress=Progress(memory, station))
-        exact = self.ledger.begin(state.v)
+        exact = self.ledger.evaluate(state.v, begins=True)
         return replace(state, phase="exact", evaluation=exact, progress=Progress(station=station))
 
 

@@ -207,10 +207,12 @@ class Ledger:
         """Time since the solve began."""
         return time.perf_counter() - self.began
 
-    def evaluate(self, v: Array) -> Evaluation:
-        """Evaluate, reusing the last result at the same point."""
+    def evaluate(self, v: Array, *, begins: bool = False) -> Evaluation:
+        """Evaluate, reusing the last result at the same point; derivatives follow where something `begins`."""
         if self._last is None or not self._same(self._last, v, self._asked):
             look()
+            if begins:
+                self.staged.expect_derivatives()
             self._last, self._asked = self.staged.evaluate(v), v
             self.evaluations["values"] += 1
             self._record(self._last)
@@ -224,11 +226,6 @@ class Ledger:
             self.evaluations["jacobians"] += 1
             self._record(self._linear)
         return self._linear
-
-    def begin(self, v: Array) -> Evaluation:
-        """Evaluate where derivatives will be asked for next: states may be integrated with them."""
-        self.linearize(v)
-        return self.evaluate(v)
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Linearize with one product per stage of the states at its end, see `StagedProblem.linearize_along`."""

@@ -593,6 +593,12 @@ class StagedProblem(ABC):
     def linearize(self, v: Array) -> Linearization:
         """Return values and Jacobian blocks at v (n_v,)."""
 
+    _expects = False  # derivatives where functions are evaluated next
+
+    def expect_derivatives(self) -> None:
+        """Take note that derivatives will be asked for where functions are evaluated next."""
+        self._expects = True
+
     def seconds_to_linearize(self, v: Array) -> float:
         """Return how long `linearize` is expected to take at v; 0 where it is known, or nothing is known of it."""
         del v

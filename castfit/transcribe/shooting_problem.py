@@ -272,8 +272,7 @@ class ShootingProblem(TranscribedProblem):
         self._paces = _TOOK.get(self.problem.model, lambda _: {})
         self._lean: tuple[ShootingProblem | None, Lean | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
-        self._differentiated = False
-        """Whether derivatives were asked for at the last new point: then they are expected at the next one."""
+        self._expects = False
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
 
     def _cut(self, i: int, division: Division) -> Segments:
@@ -475,14 +474,14 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
-        lean, expected = self._arrays, self._differentiated if along is None else along
+        lean, expected = self._arrays, self._expects if along is None else along
         along = expected and lean is not None and not self._backward
         began = self._begun("linearization") if along else time.perf_counter()
         before = 0 if lean is None else lean.integrations
         at = None if lean is None else lean.read(v, along=along)
         if lean is not None and at is not None:
             if lean.integrations > before:
-                self._differentiated = False
+                self._expects = False
                 self._noted("linearization" if along else "values", began)
             return self._remembered(key, lean.evaluation(v, at), at)
         naturals = self._naturals(v)
@@ -559,7 +558,7 @@ class ShootingProblem(TranscribedProblem):
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
                 self._noted("linearization", began, more=begun)
-            self._differentiated = True
+            self._expects = True  # at the next new point, too
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:
