@@ -193,7 +193,7 @@ KINDS: dict[str, Any] = {
     "mixed_effects": mixed,
     "profile": of_fit(cf.profile),
     "contours": of_fit(lambda result, **o: cf.contours(result, "k", "A", **o)),
-    "bootstrap": of_fit(cf.bootstrap, samples=2, rng=0),
+    "bootstrap": of_fit(cf.bootstrap, samples=8, rng=0),
     "leave_out": of_fit(lambda result, **o: cf.leave_out(result, "value", **o)),
     "doctor": searched(cf.doctor, starts=1, rng=0),
     "compare": searched(cf.compare, methods=["single"], starts=1, rng=0),
