@@ -19,7 +19,7 @@ from castfit._support.status import Status
 from castfit._support.time_limit import Stopped, unwatched, watched
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, judge, started_from, with_states
 from castfit.fit.start.gaussian_surrogate import completed, surrogate, with_spreads
-from castfit.fit.strategies import SearchEnd, search
+from castfit.fit.strategies import SearchEnd, lowest_met, search
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
     squares = replace(run, problem=plain, verify=False, rough=_ROUGH)
     squares.deadline = run.deadline - _KEPT * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
     with watched(squares.remaining):
-        first = search(squares, asked, theta[places])
+        first = lowest_met(squares, search(squares, asked, theta[places]), asked)
     run.iterations, run.tries = squares.iterations, squares.tries + 1
     near = first.attempt
     at = completed(problem, plain, near.theta, theta)

@@ -393,18 +393,23 @@ def test_what_the_model_misses_is_tried_again_once_where_that_ends_in_the_same_o
     assert "Found again by multiple shooting." in result.message
 
 
+def no_such_animals(**noise) -> cf.Problem:
+    """Prey that walk at random, and a likelihood with several optima."""
+    x, y, a, b, c, d = cf.symbols("x y a b c d")
+    model = cf.Model({x: a * x - b * x * y, y: c * x * y - d * y}, parameters=[a, b, c, d], initial={x: 2.0, y: 1.0})
+    times = np.linspace(0, 20, 41)[1:]
+    walk = 1 + 0.5 * np.cumsum(np.random.default_rng(0).standard_normal(40))
+    data = cf.Experiment({"x": walk, "y": 2 + 2 * np.sin(times)}, time=times, **noise)
+    return cf.Problem(model, data, parameters={"a": 1.0, "b": 0.5, "c": 0.3, "d": 0.8})
+
+
 @pytest.mark.parametrize("last", [8, 20])
 def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_itself(last):
     """A first search is given up, the next one, whose states have gaps, is stopped: the first one came lower.
 
     The start was given, four times as high, or chi2 of pieces.
     """
-    x, y, a, b, c, d = cf.symbols("x y a b c d")
-    model = cf.Model({x: a * x - b * x * y, y: c * x * y - d * y}, parameters=[a, b, c, d], initial={x: 2.0, y: 1.0})
-    times = np.linspace(0, 20, 41)[1:]
-    walk = 1 + 0.5 * np.cumsum(np.random.default_rng(0).standard_normal(40))  # no such animals
-    data = cf.Experiment({"x": walk, "y": 2 + 2 * np.sin(times)}, time=times, sigma=0.05)
-    problem = cf.Problem(model, data, parameters={"a": 1.0, "b": 0.5, "c": 0.3, "d": 0.8})
+    problem = no_such_animals(sigma=0.05)
     joined: list[float] = []
     count = iter(range(10_000))
 
@@ -416,10 +421,21 @@ def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_its
     assert result.status is Status.STOPPED_BY_CALLBACK
     assert "multiple shooting" in result.strategies
     assert result.chi2 <= 1.01 * min(joined)
-    there = cf.simulate(model, result.parameters, times)
+    (data,), there = problem.experiments, cf.simulate(problem, result.parameters)["experiment 1"]
     own = sum(float(np.sum(((there[n] - data.data[n][1].ravel()) / 0.05) ** 2)) for n in "xy")
     assert result.chi2 == pytest.approx(own, rel=1e-4)
     assert "nothing is claimed of the model" in str(result)
     assert "AIC" not in str(result)
     pieces = cf.fit(problem, "multiple", callback=lambda now: now.iteration == 2)
     assert ("The states still have gaps: chi2 is that of pieces" in pieces.message) == (pieces.gaps > 1e-6)
+
+
+def test_a_likelihood_that_is_stopped_late_is_told_no_higher_than_early():
+    def stopped_after(n: int) -> cf.Result:
+        left = iter(range(n))
+        return cf.fit(no_such_animals(noise=cf.StudentT(0.05)), callback=lambda now: next(left, None) is None)
+
+    early, late = stopped_after(8), stopped_after(60)
+    assert early.status is late.status is Status.STOPPED_BY_CALLBACK
+    assert len(late.strategies) > len(early.strategies)
+    assert late.neg2loglik <= early.neg2loglik + 1e-6
