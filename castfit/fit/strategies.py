@@ -163,7 +163,7 @@ class GrowingHorizons(Strategy):
         from castfit.fit.start.local_search import HORIZONS, grow
 
         horizons = int(budget.rng.choice(HORIZONS))
-        grown, work = grow(scene, theta, budget.seconds, horizons, step_control=budget.step_control, brief=True)
+        grown, work = grow(scene, theta, budget.seconds, horizons, step_control=budget.step_control)
         return theta if grown is None else grown, work
 
 

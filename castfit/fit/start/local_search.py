@@ -43,11 +43,10 @@ _PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
 _FORECAST = 15  # iterations, by whose decrease the rest of a round is foretold
 _PER_HORIZON = 15
 _PATIENT = Box(patience=40)
-_COARSE, _LEAST = Box(patience=6, progress=1e-4), 0.02
-"""Of a coarse descent, and the decrease of the cost, in the logarithm of the likelihood, that is worth its patience."""
-
-_BRIEF, _WORTH = Box(patience=4, progress=1e-4), 0.1
-"""The same on a horizon: the next one goes on from there."""
+_COARSE = Box(patience=6, progress=1e-4)
+_SHORTENED = Box(patience=8, progress=1e-4)  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
+_LEAST = 0.02
+"""Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
 
 _ARRIVED = 0.01
 """Decrease of the cost that is promised at an optimum: a tenth of what tells two of them apart."""
@@ -105,7 +104,8 @@ def descend(
             dropped[0] = cost > limits[k]
         return dropped[0]
 
-    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=_coarse(step_control))
+    rule = _COARSE if step_control == "box" else step_control
+    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
     return Descent(found.theta, scene.cost(found.theta), found.work, (seen[0], seen[1]), dropped[0])
 
 
@@ -160,14 +160,14 @@ class _Forecast:
 
 def grow(
     scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
-    step_control: str = "box", far: float = np.inf, brief: bool = False,
+    step_control: str = "box", far: float = np.inf,
 ) -> tuple[Array | None, float]:  # fmt: skip
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
 
     `horizons` says into how many parts the distinct measured times are divided.  Nowhere, where one of them ends with a
-    cost of more than `far` a value, in known sigmas.  If `brief`, hardly longer on each than it pays.
+    cost of more than `far` a value, in known sigmas.
     """
-    rule, least = (_BRIEF, _WORTH) if brief and step_control == "box" else (_coarse(step_control), _LEAST)
+    rule = _SHORTENED if step_control == "box" else step_control
     theta, work, times, until = start, 0.0, scene.times, time.time() + seconds
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
@@ -175,7 +175,7 @@ def grow(
         if time.time() >= until:  # to build the problem up to a time may take longer than to go down on it
             break
         staged = scene.until(end)
-        found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule, least=least)
+        found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
         work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
         if not np.isfinite(found.cost):
             continue
@@ -198,10 +198,6 @@ def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ..
             return start, 0.0
     lower, upper = scene.staged.lower[: start.size], scene.staged.upper[: start.size]
     return np.clip(found.theta, lower, upper), _SOFT * work_of(found.evaluations, start.size)
-
-
-def _coarse(step_control: str) -> StepControl | str:
-    return _COARSE if step_control == "box" else step_control
 
 
 def _solve(
