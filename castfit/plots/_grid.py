@@ -58,6 +58,11 @@ class Grid:
         return cls(tuple(panels), 1 + max(panel.row for panel in panels), columns, note)
 
     @property
+    def conditions(self) -> list[Condition]:
+        """The experiments that are shown."""
+        return list({panel.condition.name: panel.condition for panel in self.panels}.values())
+
+    @property
     def width(self) -> float:
         """Width of all columns in inches."""
         return self.columns * _WIDTHS[self.columns - 1]

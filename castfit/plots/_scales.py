@@ -50,9 +50,9 @@ def on_points(result: Result, values: Array) -> dict[str, Array]:
     return out
 
 
-def curves(result: Result) -> tuple[Prediction, list[str]]:
-    """Evaluate the model densely; where it cannot be integrated to the end, as far as it goes, and say so."""
-    times = curve_times(result, CURVE_POINTS)
+def curves(result: Result, conditions: Sequence[Condition]) -> tuple[Prediction, list[str]]:
+    """Evaluate some experiments densely; where one cannot be integrated to the end, as far as it goes, and say so."""
+    times = curve_times(result, conditions, CURVE_POINTS)
     try:
         return result.predict(times), []
     except SimulationError:
@@ -69,9 +69,8 @@ def curves(result: Result) -> tuple[Prediction, list[str]]:
         return curves, stops
 
 
-def curve_times(result: Result, count: int) -> dict[str, Array]:
+def curve_times(result: Result, conditions: Sequence[Condition], count: int) -> dict[str, Array]:
     """Return times of curves by experiment, measured ones among them where anything is known of intervals only."""
-    conditions = owner(result).conditions
     found = {c.name: dense(c, count) for c in conditions}
     if not owner(result).posed.model.memories:
         return found

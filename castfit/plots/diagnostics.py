@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_OUTPUTS = 8
 _MOST_LAGS = 15
+_MOST_EXPERIMENTS = 12  # that are told apart
 _PANEL = (2.7, 2.0)  # inches
 _TITLES = ("in time", "by size of the prediction", "quantiles of the normal distribution", "autocorrelation by lag")
 
@@ -47,9 +48,10 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
 
     A row of panels per output: in time; against the size of the prediction; against the quantiles of the normal
     distribution, where normal residuals are on the line; and the correlation of residuals that are so many places
-    apart, where that of noise is within the grey band 19 times of 20.  Colours and markers are experiments; outliers
-    have a ring and are left out of the correlation.  In the corners stand the probabilities that noise looks like this
-    (see `Result.diagnostics`): by changes of sign in time, size with the prediction, normality, autocorrelation.
+    apart, where that of noise is within the grey band 19 times of 20.  Colours and markers are experiments, up to
+    twelve of them; outliers have a ring and are left out of the correlation.  In the corners stand the probabilities
+    that noise looks like this (see `Result.diagnostics`): by changes of sign in time, size with the prediction,
+    normality, autocorrelation.
 
     Parameters
     ----------
@@ -74,36 +76,38 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     posed = owner(result).posed
     outputs = [output for output in posed.outputs if output in found.outputs][:_MOST_OUTPUTS]
     experiments = list(dict.fromkeys(table["experiment"].tolist()))
+    place = {name: k for k, name in enumerate(experiments)}
+    of_experiment = np.array([place[name] for name in table["experiment"].tolist()])
     far = {(o.experiment, o.output, o.time, o.replicate) for o in found.outliers}
+    keys = zip(*(table[name].tolist() for name in ("experiment", "output", "time", "replicate")), strict=True)
+    ringed = np.array([key in far for key in keys])
     figure = new_figure(4 * _PANEL[0], len(outputs) * _PANEL[1] + 0.7)
     panels = tidy_panels(figure, len(outputs), 4)
     handles: dict[str, Any] = {}
     for row, output in zip(panels, outputs, strict=True):
-        own = (table["output"] == output) & np.isfinite(residual)
+        own = np.flatnonzero((table["output"] == output) & np.isfinite(residual))
         labels(row[0], y=plain(f"{output}, residual / σ"), size=8)
         checks = found.outputs[output].checks
-        series: list[Array] = []
-        for i, experiment in enumerate(experiments):
-            mask = own & (table["experiment"] == experiment)
-            if not mask.any():
-                continue
-            r, colour, marker = residual[mask], (BLUE, *BEHIND)[i % (1 + len(BEHIND))], MARKERS[i % len(MARKERS)]
-            keys = zip(table["time"][mask].tolist(), table["replicate"][mask].tolist(), strict=True)
-            ringed = np.array([(experiment, output, *key) in far for key in keys])
-            series.append(r[~ringed])
-            for axes, along in zip(row[:2], (table["time"][mask], np.abs(table["prediction"][mask])), strict=True):
+        apart = np.split(own, np.flatnonzero(np.diff(of_experiment[own])) + 1)  # by experiment, as the table stands
+        for at in filter(len, apart if len(experiments) <= _MOST_EXPERIMENTS else [own]):
+            i = int(of_experiment[at[0]])
+            shown = experiments[i] if at is not own else "residuals"
+            colour, marker = (BLUE, *BEHIND)[i % (1 + len(BEHIND))], MARKERS[i % len(MARKERS)]
+            circled = at[ringed[at]]
+            for axes, along in zip(row[:2], (table["time"], np.abs(table["prediction"])), strict=True):
                 shape = {"marker": marker, "linestyle": "none", "markersize": 3.4, "markeredgewidth": 0}
-                (handles[experiment],) = axes.plot(along, r, color=colour, **shape)
-                (ring,) = axes.plot(along[ringed], r[ringed], "o", color="none", markeredgecolor=RED, markersize=8)
-                figure.called(experiment, handles[experiment])
-                if ringed.any():
+                (handles[shown],) = axes.plot(along[at], residual[at], color=colour, **shape)
+                red = {"color": "none", "markeredgecolor": RED, "markersize": 8}
+                (ring,) = axes.plot(along[circled], residual[circled], "o", **red)
+                figure.called(shown, handles[shown])
+                if circled.size:
                     handles["outlier"] = ring
         for axes, values in zip(row[:2], (table["time"][own], np.abs(table["prediction"][own])), strict=True):
             stripe(axes, 2)
             if log_spaced([values]):
                 axes.set_xscale("log")
         _quantiles(row[2], residual[own])
-        _autocorrelation(row[3], series)
+        _autocorrelation(row[3], [residual[at[~ringed[at]]] for at in apart])
         for axes, test in zip(row, ("runs", "with_prediction", "normality", "autocorrelation"), strict=True):
             _verdict(axes, checks[test])
     for axes, title in zip(panels[0], _TITLES, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._support.arrays import Array
+    from castfit.problem.compiled_experiments import Condition
     from castfit.result.result import Result
     from castfit.simulate.predictions import Prediction
 
@@ -132,11 +133,11 @@ def fit(
     return finish(figure, path)
 
 
-def _shaded(result: Result, band: Mapping[str, Any]) -> tuple[str, Prediction]:
+def _shaded(result: Result, conditions: Sequence[Condition], band: Mapping[str, Any]) -> tuple[str, Prediction]:
     """Return what is shaded about a curve in words, and its limits; `band` holds options of `Result.predict`."""
     level = result.confidence_level if band["confidence_level"] is None else band["confidence_level"]
     count = CURVE_POINTS // 3 if isinstance(band["bands"], str) else _BAND_POINTS
-    found = result.predict(curve_times(result, count), **band)
+    found = result.predict(curve_times(result, conditions, count), **band)
     return f"{100 * level:g} % of {'new values' if band['noise'] else 'the curve'}", found
 
 
@@ -224,12 +225,12 @@ def _draw(
     troubles: list[str] = []
     if band is not None:
         with suppress(SimulationError):
-            label, limits = _shaded(first, band)
+            label, limits = _shaded(first, grid.conditions, band)
             for pair in pairs:
                 handles[label] = _plot_band(pair, first, limits)
                 figure.called(label, handles[label])
     for label, result, style in zip(results, results.values(), Style.series(len(results)), strict=True):
-        curve, stops = curves(result)
+        curve, stops = curves(result, grid.conditions)
         for pair in pairs:
             handles[label], dots = _plot_model(pair, result, curve, style)
             figure.called(label, handles[label])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PIXELS = 112  # per inch: text of 8 points is then 12 pixels high
 _LARGEST = 600_000  # characters of a vector graphic; beyond that a figure becomes an image
+_OF_MARK = 60  # of them, at least, one mark of a series takes
 _FINE = 110  # dots per inch of such an image
 _LABELLED = re.compile(r'\b(id|xlink:href|href)="(#?)([^"]+)"')
 _STYLE = re.compile(r"<style[^>]*>.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
@@ -74,6 +75,9 @@ def _vector(picture: Any, number: int) -> Markup | None:
     """Return a figure as SVG; None if it is too large."""
     from castfit.plots._figure import arrange, ticks_once
 
+    lines = (line for axes in picture.axes for line in axes.lines if line.get_marker() not in ("None", "", None))
+    if _OF_MARK * sum(len(line.get_xdata()) for line in lines) > _LARGEST:  # before all of it is written
+        return None
     library: Any = import_module("matplotlib")
     out = io.StringIO()
     with ticks_once(picture), library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from castfit.result.result import Result
 
 _MOST_EMBEDDED = 400_000  # bytes of a saved result that go into the page
+_MOST_SERIES = 50  # outputs of single experiments, whose tests are all shown
 _MOST_CORRELATED = 40  # quantities in a picture of correlations
 
 
@@ -262,7 +263,9 @@ def residuals(result: Result, figures: Figures) -> Markup:
 def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
     """Return the table of all tests, outputs in the order of the problem."""
     outputs = sorted(found.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1)
-    every = [*outputs, *(found.series.values() if found.several else ())]
+    single = list(found.series.values()) if found.several else []
+    some = [s for s in single if any(c.found for c in s.checks.values())] if len(single) > _MOST_SERIES else single
+    every = [*outputs, *some]
     rows = [
         (
             checks.output,
@@ -278,7 +281,9 @@ def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
         if np.isfinite(c.p_value)
     ]
     shown = table(("output", "experiment", "test", ">number", ">p", ">p of all together", "in words"), rows)
-    return shown if len(every) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), shown)
+    tests = shown if len(every) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), shown)
+    left = f"Of {len(single)} outputs of single experiments {len(some)} are shown: those in which something was found."
+    return joined(tests, tag("p", left) if len(some) < len(single) else None)
 
 
 def solved(result: Result, figures: Figures) -> Markup:

@@ -639,7 +639,7 @@ class Result:
         seen = Seen(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
         return residual_table(self._owner("residual_table"), seen)
 
-    @property
+    @cached_property  # a report asks for it five times
     def diagnostics(self) -> Diagnostics:
         """What is shown or suspected of the residuals: `Diagnostics` per output and experiment, and outliers by name.
 

@@ -189,6 +189,29 @@ def test_the_tests_of_residuals_stand_beside_them(result):
         assert f"p = {checks[test].p_value:.2g}" in said or np.isnan(checks[test].p_value)
 
 
+def test_of_many_experiments_some_are_predicted_for_a_picture_and_residuals_are_one_series(tmp_path, monkeypatch):
+    """Of 1,000 a page took 40 s: a legend of 1,000 lines, bands of what nobody sees, and the same tests five times."""
+    found = decay(np.linspace(0.5, 4, 8), several=np.linspace(1.0, 2.0, 60))
+    asked = []
+    predict = cf.Result.predict
+    monkeypatch.setattr(
+        cf.Result, "predict", lambda self, times, **how: asked.append(times) or predict(self, times, **how)
+    )
+    said = words(plots.fit(found, bands="linear"))
+    assert "of 60 panels are shown" in said
+    shown = {name for name in asked[-1] if name in said}
+    assert shown == set(asked[-1]) == set(asked[-2])
+    assert len(shown) < 60
+    picture = plots.residuals(found)
+    assert picture.series.keys() == {"residuals"}
+    (series,) = (line for line in picture.axes[0].lines if len(line.get_xdata()) == 60 * 8)
+    assert np.allclose(series.get_ydata(), found.normalised_residuals)
+    found.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    suspected = sum(any(c.found for c in s.checks.values()) for s in found.diagnostics.series.values())
+    assert f"Of 60 outputs of single experiments {suspected} are shown" in page
+
+
 def test_what_is_drawn_has_names_for_a_page(result):
     assert {"data", "model", "residuals"} <= result.plot().series.keys()
     assert {"k", "m"} <= plots.sensitivities(result).series.keys()
