@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.time_limit import Stopped, watched
 from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
 _FIT = 0.3  # of the time, at most
+_MOMENT = 1e-2  # seconds
 _LATE = "no time was left."
 
 
@@ -211,10 +214,14 @@ def doctor(
     for name, share, examine in EXAMINATIONS:
         say(name)
         left = until(share)
-        try:
-            some = left() > 0.0 or share == 1.0
-            finding = examine(replace(patient, left=left)) if some else unknown(f"not examined: {_LATE}")
-        except InputError as error:  # a check that does not take such a problem
-            finding = unknown(f"not examined: {error.problems[0]}.")
+        finding = unknown(f"not examined: {_LATE}")
+        if left() > 0.0 or share == 1.0:
+            try:
+                with watched(max(patient.left(), _MOMENT)) as watch, suppress(Stopped):
+                    finding = examine(replace(patient, left=left))
+                if watch.interrupt.requested:
+                    raise KeyboardInterrupt
+            except InputError as error:  # a check that does not take such a problem
+                finding = unknown(f"not examined: {error.problems[0]}.")
         lines.append(CheckLine(name, *finding))
     return Checkup(tuple(lines), found, time.perf_counter() - began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import castfit as cf
 from castfit import problems
+from castfit._support.time_limit import look
+from castfit.drive.checkup import check
 from tests.builders import refused
 from tests.drive.chores import QUICK, STRAIGHT
 
@@ -128,7 +131,7 @@ def test_bounds_that_held_a_fit_are_found_at_once() -> None:
     found = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
     assert found["fit"].fine is False
     assert "estimates at their bounds: k (upper)" in found["fit"].sentence
-    assert "No time was left for gradient, redundant parameters" in str(found)
+    assert "No time was left for gradient, " in str(found)
     assert all(found[name].fine is None for name in ("symmetric parameters", "tolerances", "other starts"))
 
 
@@ -184,3 +187,27 @@ def test_misuse_is_refused(tmp_path: Any) -> None:
     cf.fit(plain()).save(tmp_path / "fit.json")
     with refused("a loaded result does not know its model"):
         cf.doctor(cf.Result.load(tmp_path / "fit.json"))
+
+
+def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch):
+    """To look at every value of 1,000 experiments took a minute, whatever the time."""
+
+    def endless(patient):
+        while True:
+            look()
+
+    monkeypatch.setattr(check, "EXAMINATIONS", (("endless", 1.0, endless), ("after", 0.5, endless)))
+    found = cf.doctor(healthy().result, max_time=0.2)
+    assert [line.sentence for line in found.lines] == ["not examined: no time was left."] * 2
+    assert found.time < 5.0
+    assert "No time was left for endless, after" in str(found)
+
+
+def test_an_interrupt_ends_all_checks(monkeypatch):
+    def pressed(patient):
+        signal.raise_signal(signal.SIGINT)
+        look()
+
+    monkeypatch.setattr(check, "EXAMINATIONS", (("pressed", 1.0, pressed),))
+    with pytest.raises(KeyboardInterrupt):
+        cf.doctor(healthy().result)
