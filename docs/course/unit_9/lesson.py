@@ -164,3 +164,6 @@ design = cf.design(cf.Problem(model, pilot, parameters=guesses), cf.Candidate(ti
 print(design)
 for t in design.table["time"]:
     assert np.sum(w[np.abs(times - t) < 0.25]) > 0.4
+
+# %%
+design.plot()
