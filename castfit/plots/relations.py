@@ -12,7 +12,17 @@ import numpy as np
 from castfit._support.arguments import is_count, text
 from castfit._support.renamed import renamed
 from castfit._support.status import check, suggest
-from castfit.plots._canvas import confidence_ellipse, finish, labels, legend_above, new_figure, plain, tidy_panels
+from castfit.plots._canvas import (
+    Axes,
+    confidence_ellipse,
+    finish,
+    labels,
+    legend_above,
+    new_figure,
+    plain,
+    tidy,
+    tidy_panels,
+)
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -193,15 +203,17 @@ def _pairs(
     count = len(names) - 1
     size = 2.1 if count < 4 else 1.7
     figure = new_figure(0.6 + max(count * size, 3.4), 0.8 + max(count * size, 2.6))
-    panels = tidy_panels(figure, count, count, sharex="col", sharey="row")
+    cells, panels = figure.add_gridspec(count, count), dict[tuple[int, int], Axes]()
     handles: dict[str, Any] = {}
     posed = None if result.problem is None else result.problem.posed
     together = f"both together, {100 * region.confidence_level:g} %"
     for (i, row), (j, column) in product(enumerate(names[1:]), enumerate(names[:-1])):
-        axes = panels[i, j]
         if j > i:
-            axes.axis("off")
             continue
+        axes = figure.add_subplot(cells[i, j], sharex=panels.get((j, j)), sharey=panels.get((i, 0)))
+        panels[i, j] = axes
+        axes.label_outer()
+        tidy(axes)
         axes.tick_params(labelsize=7)
         at = [region.names.index(column), region.names.index(row)]
         errors = region.standard_errors[at]
