@@ -105,8 +105,7 @@ def agree(case: Drawn) -> None:
             slack = 1e-6 * max(abs(value), error if np.isfinite(error) else abs(value))
             assert two.parameters[name] * case.second == pytest.approx(value, abs=slack)
             if np.isfinite(error):
-                # Standard errors are those of the estimates, and move by a few times as much.
-                assert two.standard_errors[name] * case.second == pytest.approx(error, rel=5e-6)
+                assert two.standard_errors[name] * case.second == pytest.approx(error, rel=1e-6)
 
 
 @settings(
