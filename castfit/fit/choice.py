@@ -369,7 +369,7 @@ def chosen(
         else f"an estimated {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times its time"
     )
     memory = f", and {size_of(size)}" if size > _MATTERS else ""
-    more = "" if cheaper or ratio < _ALIKE else "of starts far from the data it leads more to an optimum; "
+    more = "" if cheaper or ratio < _ALIKE else "of starts far from the data it often leads more to an optimum; "
     why = f"{taken} was chosen: {more}{left} takes {much}{memory}."
     if not cheaper:
         return Choice(elements, None, None, why)
