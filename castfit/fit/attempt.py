@@ -130,6 +130,11 @@ class Attempt(Solved):
         return self.linear.ok and infeasibility(layout, scale, self.linear) <= _CONNECTED
 
     @property
+    def joined(self) -> bool:
+        """Whether its trajectory is connected and integrated, so that its cost is that of the model itself."""
+        return self.staged.integrated and self.connected
+
+    @property
     def plausible(self) -> bool:
         """Whether this is a trajectory of the model whose residuals may be noise, solution or not."""
         accurate = self.connected and self.solution.status is not Status.INACCURATE
@@ -208,8 +213,7 @@ class FitRun:
             again = partial(self.attempt, exchanged=False)
             found = ImpliedEquations(self).finished(found, again)
             found = PathConstraints(self).finished(found, again)
-        joined = found.staged.integrated and found.connected
-        self.met.append(MetPoint(self.problem, found.theta.copy(), found.linear.cost, joined))
+        self.met.append(MetPoint(self.problem, found.theta.copy(), found.linear.cost, found.joined))
         return found
 
     def solve(self, staging: SolveStaging) -> Solved:

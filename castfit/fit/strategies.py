@@ -363,7 +363,7 @@ def lowest_met(run: FitRun, ended: SearchEnd, asked: Transcription) -> SearchEnd
     best, known = ended.attempt, run.simulated
     if best.solution.status.success or known is None or known[0] is not run.problem:
         return ended
-    whole, joined = known[2], best.staged.integrated and best.connected
+    whole, joined = known[2], best.joined
     met = [of for of in run.met if of.problem is run.problem]
     found = [(of.cost, of.theta) for of in met if of.joined]
     here = best.linear.cost if joined else np.inf

@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 CHI2, LIKELIHOOD, LOSS, PETAB = "chi2", "-2 log L", "2 loss", "PEtab's objective"
 """What fits are told and compared by; see `Posed.measure`."""
 
+NO_LIKELIHOOD = "Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"
+"""Why fits that are told by `LOSS` cannot be compared, and what to do."""
+
 _ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.problem.compiled_problem import LOSS
+from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD
 from castfit.problem.fingerprint import question
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def data_mistakes(first: Result, second: Result, names: tuple[str, str]) -> list
     lost = [name for name, r in zip(names, (first, second), strict=True) if r.measure == LOSS]
     if lost:
         which = " and ".join(dict.fromkeys(lost))
-        return [f"{which}: Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"]
+        return [f"{which}: {NO_LIKELIHOOD}"]
     one, other = first.problem, second.problem
     return _by_hashes(first, second, names) if one is None or other is None else differing_data(one, other, names)
 

@@ -17,7 +17,7 @@ from castfit._support.reprs import brief, listed
 from castfit._support.status import InputError, check
 from castfit._support.text_tables import Sheet, Tabled
 from castfit._support.time_limit import Stopped, watched
-from castfit.drive.checkup.examinations import EXAMINATIONS, Patient, unknown
+from castfit.drive.checkup.examinations import EXAMINATIONS, LATE, MOMENT, Patient, unknown
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import given_parts
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
 _FIT = 0.3  # of the time, at most
-_MOMENT = 1e-2  # seconds
-_LATE = "no time was left."
 
 
 @brief
@@ -109,10 +107,12 @@ class Checkup(Tabled):
             ("what to do", lambda line: line.advice),
         )
         wrong = sum(line.fine is False for line in self.lines)
-        end = "Nothing to do." if not wrong else f"{wrong} of {len(self.lines)} need{'s' if wrong == 1 else ''} a look."
-        late = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(_LATE))
+        late = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
+        end = "So far nothing to do." if late else "Nothing to do."
+        if wrong:
+            end = f"{wrong} of {len(self.lines)} need{'s' if wrong == 1 else ''} a look."
         if late:
-            end = f"{end.replace('Nothing', 'So far nothing')} No time was left for {late}: raise max_time."
+            end += f" No time was left for {late}: raise max_time."
         return table, end
 
     def __str__(self) -> str:
@@ -214,10 +214,10 @@ def doctor(
     for name, share, examine in EXAMINATIONS:
         say(name)
         left = until(share)
-        finding = unknown(f"not examined: {_LATE}")
+        finding = unknown(f"not examined: {LATE}")
         if left() > 0.0 or share == 1.0:
             try:
-                with watched(max(patient.left(), _MOMENT)) as watch, suppress(Stopped):
+                with watched(max(patient.left(), MOMENT)) as watch, suppress(Stopped):
                     finding = examine(replace(patient, left=left))
                 if watch.interrupt.requested:
                     raise KeyboardInterrupt

@@ -50,7 +50,13 @@ _AGREE = 0.1  # standard errors by which estimates of transcriptions may differ
 _BETTER = 1e-3  # of chi2 per datum: what is lower by more is a better optimum
 _SAME_OUTPUT = 1e-6  # relative difference of outputs that are the same
 _MANY = 7  # quantities up to which pairs of exchanges are tried, too
-_LONGER, _LEAST, _MOMENT = 5.0, 2.0, 1e-2  # of another fit than the first; seconds
+_LONGER, _LEAST = 5.0, 2.0  # of another fit than the first; seconds
+MOMENT = 1e-2
+"""Seconds that a check has at least."""
+
+LATE = "no time was left."
+"""How the sentence of a check ends that had none."""
+
 _SPREAD = float(np.log(10.0))  # starts are drawn within a factor of ten
 _TINY = np.finfo(float).tiny
 
@@ -118,7 +124,7 @@ class Patient:
     @property
     def patience(self) -> float:
         """Seconds that another fit may take."""
-        return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), _MOMENT))
+        return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), MOMENT))
 
 
 def the_fit(patient: Patient) -> Finding:
@@ -312,7 +318,7 @@ def symmetric(patient: Patient) -> Finding:
         advice = "Every optimum has a twin: order them by bounds, or by cf.Constraint."
         return look(f"the data do not notice when these are exchanged: {said}.", advice)
     if late and not tried:
-        return unknown("not examined: no time was left.")
+        return unknown(f"not examined: {LATE}")
     return fine(f"none among {tried} exchanges of quantities{', all that the time allowed' if late else ''}.")
 
 
@@ -471,7 +477,7 @@ def other_starts(patient: Patient) -> Finding:
             best = other
         same += found.success and not _lower(other, found) and not _lower(found, other)
     if tried == 0:
-        return unknown("none tried: no time was left." if patient.starts else "none were asked for.")
+        return unknown(f"none tried: {LATE}" if patient.starts else "none were asked for.")
     if best is None:
         return look(f"none of {tried} led to an optimum.", "Look at the model and at the guesses.")
     if best is not found:

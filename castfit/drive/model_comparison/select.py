@@ -25,7 +25,7 @@ from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.inputs import seed_from
 from castfit.fit.build_result import versions
 from castfit.fit.methods import Solver, Transcription, given_parts
-from castfit.problem.compiled_problem import LOSS
+from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD
 from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Problem
 
@@ -147,7 +147,7 @@ def _undefined(space: Candidates, criterion: str) -> list[str]:
     """Say that a criterion is not defined for any candidate: there are too few data, or no likelihoods."""
     every = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
     if any(p.posed.measure == LOSS for p in every):
-        return ["Cauchy's loss with f_scale up to 1 is no likelihood; raise it, or use StudentT"]
+        return [NO_LIKELIHOOD]
     if criterion != "AICc":
         return []
     sizes = [(p.n_data, len(p.names) + len(p.posed.groups)) for p in every]
