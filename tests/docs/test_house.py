@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import castfit as cf
+from tests.calls import watched
 from tests.paths import ROOT
 
 CASTFIT = ROOT / "castfit"
@@ -121,8 +121,6 @@ def walked(method: str) -> tuple[set[str], list[str]]:
         nonlocal deepest
         if event != "call" or not frame.f_code.co_filename.startswith(root):
             return
-        if frame.f_code.co_name == "__del__":  # whenever garbage is collected, that of other tests too
-            return
         if frame.f_code.co_filename.endswith("_support/records.py"):  # a constructor is written: part of an import
             return
         stack, at = list[str](), frame
@@ -136,12 +134,8 @@ def walked(method: str) -> tuple[set[str], list[str]]:
         files.add(frame.f_code.co_filename)
         deepest = max(deepest, stack, key=len)
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with watched(note):
         result = fit(problem, method)
-    finally:
-        sys.setprofile(before)
     assert result.success
     return files, deepest
 

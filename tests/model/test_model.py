@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import cProfile
 import dataclasses
 import pickle
-import pstats
 
 import casadi as ca
 import numpy as np
@@ -19,6 +17,7 @@ from castfit._support.status import InputError
 from castfit.model.dae_index import unmatched_parts
 from castfit.model.model import Model, by_name, symbols
 from tests.builders import decay_model, everything, refused
+from tests.calls import calls_of
 
 
 def values(model: Model, t, x, z, p, u) -> list[np.ndarray]:
@@ -274,9 +273,9 @@ def test_the_work_of_checking_a_model_grows_as_its_length():
     def calls(n):
         x, k = symbols(f"x{i}" for i in range(n)), symbols(f"k{i}" for i in range(n))
         rates = {x[i]: k[i] * (x[i - 1] - x[i]) for i in range(n)}
-        profile = cProfile.Profile()
-        profile.runcall(Model, rates, parameters=k, outputs={f"y{i}": 2 * x[i] for i in range(n)})
-        return pstats.Stats(profile).total_calls
+        outputs = {f"y{i}": 2 * x[i] for i in range(n)}
+        return calls_of(lambda: Model(rates, parameters=k, outputs=outputs))
 
+    calls(2)  # what is done once
     few, many, more = calls(20), calls(40), calls(80)
     assert more - many < 2.1 * (many - few)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -16,6 +13,7 @@ from castfit.solve.subproblem import DenseProblem, LocalProblem, local_problem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything
+from tests.calls import calls_of
 
 pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
 COARSE = IntegratorOptions("esdirk", 1e-6, 1e-8, watch_sensitivities=False)
@@ -29,22 +27,6 @@ def one_by_one(problem: cf.Problem | Posed) -> ShootingProblem:
     staged = staged_of(problem)
     staged._lean = staged, None
     return staged
-
-
-def entered(call: Callable[[], object]) -> int:
-    """Count the Python functions that a call enters."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def several(**noise) -> cf.Problem:
@@ -175,9 +157,9 @@ def test_a_linearization_and_a_fit_enter_few_functions() -> None:
     problem = cf.problems.load("lotka_volterra").problem
     staged = SingleShooting().transcribe(problem, problem.guess)
     staged.linearize(staged.start)
-    assert entered(lambda: staged.linearize(staged.start * 1.0001)) < 150  # 581 one by one
+    assert calls_of(lambda: staged.linearize(staged.start * 1.0001), "call") < 150  # 581 one by one
     cf.fit(problem, SingleShooting())
-    assert entered(lambda: cf.fit(problem, SingleShooting())) < 6_600
+    assert calls_of(lambda: cf.fit(problem, SingleShooting()), "call") < 6_600
 
 
 def test_what_cannot_be_computed_has_no_cost() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import cProfile
 import gc
 import json
-import pstats
 import time
 import weakref
 from dataclasses import replace
@@ -39,6 +37,7 @@ from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, MOVED,
 from castfit.fit.start import local_search
 from castfit.fit.start.local_search import settle
 from castfit.fit.start.search_problem import Scene, cost_of, scene_of
+from tests.calls import calls_of
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -842,9 +841,7 @@ def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
             state.extended([tried(n, "box", 10.0)], field).found()
 
         state = PortfolioState().extended([tried(i, "box", 10.0 + i % 7) for i in range(n)], field)
-        profile = cProfile.Profile()
-        profile.runcall(plan)
-        return pstats.Stats(profile).total_calls
+        return calls_of(plan)
 
     calls(10)
     assert calls(400) <= calls(100) + 20
