@@ -196,8 +196,9 @@ def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch):
         while True:
             look()
 
+    examined = healthy().result
     monkeypatch.setattr(check, "EXAMINATIONS", (("endless", 1.0, endless), ("after", 0.5, endless)))
-    found = cf.doctor(healthy().result, max_time=0.2)
+    found = cf.doctor(examined, max_time=0.2)
     assert [line.sentence for line in found.lines] == ["not examined: no time was left."] * 2
     assert found.time < 5.0
     assert "No time was left for endless, after" in str(found)
@@ -208,6 +209,7 @@ def test_an_interrupt_ends_all_checks(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         look()
 
+    examined = healthy().result
     monkeypatch.setattr(check, "EXAMINATIONS", (("pressed", 1.0, pressed),))
     with pytest.raises(KeyboardInterrupt):
-        cf.doctor(healthy().result)
+        cf.doctor(examined)
