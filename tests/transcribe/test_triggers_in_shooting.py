@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import castfit as cf
 
@@ -37,6 +38,56 @@ def tank():
     return cf.Problem(model, experiment, parameters={"k": 0.7, "top": 1.0})
 
 
+GIVEN = {"k": 1.05, "d": 0.12, "lag": 0.73, "top": 1.9}
+
+
+def waiting():
+    """Return a model of SBML's events: two with a delay and a priority, one that its condition calls off.
+
+    The data are those of solve_ivp, which ends where x reaches the threshold, and goes on to the time that is due.
+    """
+    loaded = cf.sbml.load_antimony(
+        "x = 1; x' = k - d * x; y = 0.2; y' = -0.5 * y + 0.1 * x; k = 1; d = 0.1; lag = 0.7; top = 2;"
+        "at lag after x >= top, priority = 2, fromTrigger = false: y = y + x * k;"
+        "at lag after x >= top, priority = 5: x = 0.5 * x;"
+        "at lag after x >= top && x < 2.1, persistent = false: y = 9"
+    )
+    times = np.linspace(0.35, 5.03, 14)
+    x, y = followed(times, **GIVEN)
+    noise = 0.02 * np.random.default_rng(0).standard_normal((2, times.size))
+    data = {"x": x + noise[0], "y": y + noise[1]}
+    experiment = cf.Experiment(data, time=times, sigma=0.02, events=loaded.events)
+    free = {n: cf.Parameter(v, lower=0.01) for n, v in loaded.parameters.items()}
+    return cf.Problem(loaded.model, experiment, parameters=free)
+
+
+def followed(times, k, d, lag, top):
+    """Return what SciPy finds of the same: x is halved, of what it was when triggered, and then y sees it."""
+
+    def rates(_t, s):
+        return [k - d * s[0], -0.5 * s[1] + 0.1 * s[0]]
+
+    def reached(_t, s):
+        return s[0] - top
+
+    reached.terminal, reached.direction = True, 1
+    how = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-13, "dense_output": True}
+    out, t, state = np.empty((2, times.size)), 0.0, np.array([1.0, 0.2])
+    while t < times[-1]:
+        first = solve_ivp(rates, (t, times[-1]), state, events=reached, **how)
+        parts, due = [first], first.t[-1]
+        if first.status == 1:
+            due = first.t[-1] + lag
+            parts.append(solve_ivp(rates, (first.t[-1], due), first.y[:, -1], **how))
+            half = 0.5 * first.y[0, -1]
+            state = np.array([half, parts[-1].y[1, -1] + half * k])
+        for part in parts:
+            inside = (times > part.t[0]) & (times <= part.t[-1])
+            out[:, inside] = part.sol(times[inside])
+        t = due
+    return out
+
+
 def differences(staged, v, step=1e-6):
     """Return central differences of rows (K, n_r, n_v) and ends of stages (K, n_x, n_v)."""
     moved = []
@@ -46,7 +97,11 @@ def differences(staged, v, step=1e-6):
     return (np.moveaxis(np.array([m[i] for m in moved]), 0, -1) for i in (0, 1))
 
 
-@pytest.mark.parametrize("pose", [lambda: ball(np.linspace(0.1, 2.0, 12)), tank], ids=["ball", "tank"])
+@pytest.mark.parametrize(
+    "pose",
+    [lambda: ball(np.linspace(0.1, 2.0, 12)), tank, pytest.param(waiting, marks=pytest.mark.slow)],
+    ids=["ball", "tank", "waiting"],
+)
 @pytest.mark.parametrize(
     "intervals", [3, pytest.param(7, marks=pytest.mark.slow), pytest.param("data", marks=pytest.mark.slow)]
 )
@@ -80,6 +135,31 @@ def test_a_bouncing_ball_has_one_optimum():
             assert other.parameters[name] == pytest.approx(value, rel=1e-5)
             assert other.standard_errors[name] == pytest.approx(one.standard_errors[name], rel=1e-4)
     assert one.parameters["g"] == pytest.approx(9.81, abs=4 * one.standard_errors["g"])
+
+
+@pytest.mark.slow
+def test_events_with_delays_and_priorities_have_one_optimum():
+    """By single and multiple shooting; there the course, and how parameters move it, are those of solve_ivp."""
+    problem = waiting()
+    one = cf.fit(problem, "single")
+    other = cf.fit(problem, cf.MultipleShooting(4, states="simulation"))
+    assert one.success, one.message
+    assert other.success, other.message
+    assert other.chi2 == pytest.approx(one.chi2, rel=1e-7)
+    times = np.linspace(0.35, 5.03, 14)
+    course = cf.simulate(problem, GIVEN, times)
+    np.testing.assert_allclose([course["x"], course["y"]], followed(times, **GIVEN), rtol=1e-7)
+    for name, value in one.parameters.items():
+        assert other.parameters[name] == pytest.approx(value, rel=1e-5)
+        assert other.standard_errors[name] == pytest.approx(one.standard_errors[name], rel=1e-4)
+    step, at = 1e-6, other.parameters
+    moved = [
+        (followed(times, **{**at, n: at[n] + step}) - followed(times, **{**at, n: at[n] - step})) / (2 * step)
+        for n in problem.names
+    ]
+    rows = np.array(moved).reshape(len(moved), -1) / 0.02
+    errors = np.sqrt(np.diag(np.linalg.inv(rows @ rows.T)))
+    np.testing.assert_allclose([other.standard_errors[n] for n in problem.names], errors, rtol=1e-4)
 
 
 def test_what_cannot_follow_them_says_what_can():
