@@ -1063,12 +1063,13 @@ class ShootingProblem(TranscribedProblem):
     def explain(self, v: Array) -> str:
         """Say where and why the integration stopped at v; empty if it did not."""
         _, sweep = self._swept(v)
-        for run in sweep.runs:
+        unlinked = self._unlinked(v, self._naturals(v))  # from what is not there nothing can be integrated
+        for run in [] if unlinked else sweep.runs:
             for failure in run.found.failures:
                 i, _ = run.members[failure.lane]
                 stop = run.integrator.locate_failure(run.lanes, failure.lane)
                 return f"{self.layout.chains[i].name}: {stop.sentence}"
-        return "; ".join(f"{f.chain}: {f.detail}" for f in self.linearize(v).failures[:3])
+        return "; ".join(f"{f.chain}: {f.detail}" for f in (unlinked or self.linearize(v).failures)[:3])
 
 
 @cache

@@ -484,6 +484,11 @@ def test_several_events_of_one_kind_may_wait_at_once():
         of(text, times=times, waiting=3)
     with pytest.raises(cf.SimulationError, match="more often than 4 times; give a larger count="):
         of(text, times=times, count=4)
+    loaded = cf.sbml.load_antimony("k = 1; " + text.replace("s' = 1", "s' = k"))
+    experiment = cf.Experiment({"n": 0.0 * times}, time=times, sigma=1.0, events=loaded.events)
+    result = cf.fit(cf.Problem(loaded.model, experiment, parameters=loaded.parameters), "single")
+    assert "more than 3 of event _E1 wait at once; load with a larger waiting=" in result.message
+    assert "nan" not in result.message
 
 
 def test_a_priority_that_is_no_number_comes_last():
