@@ -33,6 +33,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
 from castfit.integrate.integrator import integrator_of
+from castfit.solve.matrices import equilibrated
 from castfit.transcribe.elements import table
 
 if TYPE_CHECKING:
@@ -209,9 +210,28 @@ class _Checked:
         y[..., :n_x] = elements.table.state_basis(finer.table.nodes) @ self.y[..., :n_x]
         y[:, 1:, n_x:] = elements.table.algebraic_basis(finer.table.points) @ self.y[:, 1:, n_x:]
         with np.errstate(all="ignore"):
-            return self._at_points(finer, _newton(finer, equations, y, self.at_points)) - self._at_points(
-                elements, _newton(elements, equations, self.y, self.at_points)
-            )
+            fine, own = (self._newton(of, equations, at) for of, at in ((finer, y), (elements, self.y)))
+            return self._at_points(finer, fine) - self._at_points(elements, own)
+
+    def _newton(self, elements: Elements, equations: Equations, y: Array) -> Array:
+        """Return the Newton step, to be subtracted from y, of every element, (K, d, n_e); NaN where it has none.
+
+        The magnitudes of the states scale it: units decades apart would decide which pivots are taken.
+        """
+        defects = elements.defects(equations, y, self.at_points)
+        flow = elements.flow(equations, y, self.at_points)
+        step = np.full_like(defects, np.nan)
+        rows = defects[0].size
+        many = max(_MOST_NUMBERS // rows**2, 1)
+        unit = np.tile(self.magnitude, rows // elements.n_e)
+        for first in range(0, len(step), many):
+            some = slice(first, first + many)
+            D = elements.inner_matrix(flow[some])
+            scaled, R, C = equilibrated(D, np.broadcast_to(unit, D.shape[:2]))
+            with suppress(np.linalg.LinAlgError):  # one of them is singular
+                found = np.linalg.solve(scaled, (defects[some].reshape(R.shape) / R)[:, :, None])
+                step[some] = (C * found[:, :, 0]).reshape(-1, *defects.shape[1:])
+        return step
 
     def _at_points(self, elements: Elements, step: Array) -> Array:
         """Evaluate the polynomials through steps (K, d, n_e), zero at the nodes, at the points, (n, n_e)."""
@@ -266,20 +286,6 @@ def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
         )
         found.append(checked)
     return found
-
-
-def _newton(elements: Elements, equations: Equations, y: Array, p: Array) -> Array:
-    """Return the Newton step, to be subtracted from y, of every element, (K, d, n_e); NaN where it has none."""
-    defects, flow = elements.defects(equations, y, p), elements.flow(equations, y, p)
-    step = np.full_like(defects, np.nan)
-    rows = defects[0].size
-    many = max(_MOST_NUMBERS // rows**2, 1)
-    for first in range(0, len(step), many):
-        some = slice(first, first + many)
-        with suppress(np.linalg.LinAlgError):  # one of them is singular
-            found = np.linalg.solve(elements.inner_matrix(flow[some]), defects[some].reshape(-1, rows, 1))
-            step[some] = found.reshape(-1, *defects.shape[1:])
-    return step
 
 
 def _or_infinite(errors: Array) -> Array:

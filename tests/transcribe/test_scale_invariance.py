@@ -129,6 +129,16 @@ def test_collocation_does_not_choose_pivots_by_units(units):
     assert two.theta == pytest.approx(one.theta, rel=1e-9)
 
 
+def test_elements_are_not_refined_because_of_units():
+    """Decades apart they decided the pivots of the step that shows the elements' errors."""
+    case = Drawn(((1, 0), (2, 0), (2, 1)), (False,) * 3, (False,) * 3, (False, True, True), False, True, (), 1.0, 0)
+    one, two = (cf.fit(posed(case, np.array(u), 1.0), TRANSCRIPTIONS[2]) for u in ((1.0,) * 3, (1e10, 1e-11, 1e15)))
+    assert one.success
+    assert two.success
+    assert [of["refinement"] for of in two.history] == [of["refinement"] for of in one.history]
+    assert two.theta == pytest.approx(one.theta, rel=1e-9)
+
+
 @pytest.mark.parametrize("second", [1e-6, 2.0, 10.0])
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS)
 def test_steps_do_not_depend_on_the_unit_of_what_is_on_a_logarithmic_scale(transcription, second):
