@@ -312,7 +312,7 @@ class _Fit:
             *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
             *(*ended.notes, told_of_gaps(run, found), remark, solution.status.remedy),
         )
-        message, seconds = " ".join(part for part in parts if part), time.perf_counter() - began
+        message, seconds = " ".join(f"{part.removesuffix('.')}." for part in parts if part), time.perf_counter() - began
         level = self.confidence_level
         result = estimate(problem, found, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:

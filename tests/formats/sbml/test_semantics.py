@@ -487,7 +487,7 @@ def test_several_events_of_one_kind_may_wait_at_once():
     loaded = cf.sbml.load_antimony("k = 1; " + text.replace("s' = 1", "s' = k"))
     experiment = cf.Experiment({"n": 0.0 * times}, time=times, sigma=1.0, events=loaded.events)
     result = cf.fit(cf.Problem(loaded.model, experiment, parameters=loaded.parameters), "single")
-    assert "more than 3 of event _E1 wait at once; load with a larger waiting=" in result.message
+    assert "more than 3 of event _E1 wait at once; load with a larger waiting=. Try" in result.message
     assert "nan" not in result.message
 
 
