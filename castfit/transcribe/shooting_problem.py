@@ -173,7 +173,7 @@ class ShootingProblem(TranscribedProblem):
         self._relaxed = Relaxed.of(problem.model, options) if relaxed and nodes and self._n_z else None
         self._n_w = self._n_z if self._relaxed else 0
         self._gains: list[Array] = []
-        self._observer = Observer(problem, state_bounds=not nodes)
+        self._observer = Observer(problem, state_bounds=True)
         self._laid: dict[tuple[int, ...], Arranged] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
@@ -400,7 +400,7 @@ class ShootingProblem(TranscribedProblem):
 
     def _specify(self, i: int) -> Specification:
         condition, chain = self.problem.conditions[i], self._here[i]
-        lower, upper = self._observer.constraint_bounds(i, chain.staging)
+        lower, upper = self._observer.constraint_bounds(i, chain.staging, nodes=self._nodes)
         names = self.problem.model.states if self._nodes else ()
         return chain.measured.specification(
             condition, (self._n_s, self._n_w), (lower, upper), chain.staging.edges, names,

@@ -13,6 +13,7 @@ from scipy.integrate import solve_ivp
 
 from castfit.experiment.experiment import Experiment, free
 from castfit.experiment.inputs import Input
+from castfit.fit.fit import fit
 from castfit.integrate import IntegratorOptions
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
@@ -186,7 +187,7 @@ def test_bounds_of_states_are_bounds_of_nodes_or_path_constraints():
 
     multiple = MultipleShooting(4).transcribe(problem, problem.guess)
     first, second = multiple.layout.chains
-    assert first.n_c == 0
+    assert np.isfinite(first.constraint_lower).sum(axis=1).tolist() == [0, 0, 0, 1]  # the end is no node
     assert (multiple.lower[first.nodes[:, 0]] == 0.01).all()
     assert np.isinf(multiple.lower[first.nodes[:, 1]]).all()
     assert np.isinf(multiple.lower[second.nodes[0, 0]])  # x(0) is given there
@@ -200,6 +201,15 @@ def test_a_given_initial_state_on_its_bound_is_no_constraint():
     problem = Problem(model, data, parameters={"k": 1.0}, state_bounds={"x": (0.0, 5.0)})
     chain = SingleShooting().transcribe(problem, problem.guess).layout.chains[0]
     assert np.isfinite(chain.constraint_lower).tolist() == [[False, True, True]]
+
+
+@pytest.mark.parametrize("transcription", [None, "single", "multiple", "collocation", MultipleShooting(7)])
+def test_every_way_keeps_a_bounded_state_within_its_bounds_to_the_end(transcription):
+    x, k = symbols("x k")
+    times = np.linspace(0.5, 5, 10)
+    data = Experiment({"x": 10 * np.exp(-0.4 * times)}, time=times, initial={"x": 10})
+    problem = Problem(Model({x: -k * x}, parameters=[k]), data, parameters={"k": 1.0}, state_bounds={"x": (3, 30)})
+    assert fit(problem, transcription).parameters["k"] == pytest.approx(np.log(10 / 3) / 5, rel=1e-6)
 
 
 def test_constraints_are_evaluated_at_the_measured_points():
