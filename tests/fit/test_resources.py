@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -66,12 +65,12 @@ def test_compiled_fits_leave_no_files_open():
     assert run(COMPILED) == ["0"]
 
 
-def test_no_linearization_is_begun_that_would_outlast_the_limit(monkeypatch):
+def test_no_linearization_is_begun_that_would_outlast_the_limit(clock, monkeypatch):
     began, real = [], ShootingProblem._linearize
 
     def slow(staged, *arguments):
         began.append(staged)
-        time.sleep(1.2)
+        clock.sleep(1.2)
         return real(staged, *arguments)
 
     monkeypatch.setattr(ShootingProblem, "_linearize", slow)

@@ -578,8 +578,8 @@ def test_an_interrupt_from_the_keyboard_is_no_failed_lane(method):
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions(method, max_steps=10**9))
     integrator.values(make_lanes([0.4, 1.0], GOOD, 1.0))
     lanes = make_lanes([0.4, 1.0], [GOOD] * 3000, 1e3)  # a minute
-    killer = subprocess.Popen(["/bin/sh", "-c", f"sleep 0.3; kill -INT {os.getpid()}"])
-    with pytest.raises(KeyboardInterrupt):
+    killing = ["/bin/sh", "-c", f"sleep 0.3; kill -INT {os.getpid()}"]
+    with pytest.raises(KeyboardInterrupt), subprocess.Popen(killing) as killer:
         integrator.values(lanes)
     assert killer.wait() == 0
 
