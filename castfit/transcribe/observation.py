@@ -525,8 +525,7 @@ class Observer:
         """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
 
         Bounded states are unbounded at the start where their value is given: a constant is no constraint.  With `nodes`
-        they are bounded at the end alone, which is none: nodes have bounds of their own, and rows at all measured times
-        take calcium's fit 1.7 times as long.
+        they are bounded at the end alone, which is none: nodes have bounds of their own, and between them none holds.
         """
         limits, positions = self._rows.limits, list(self._rows.bounded)
         rows = (staging.tau.shape[0], staging.tau.shape[1] * limits.shape[0])
