@@ -338,18 +338,6 @@ class Tall:
         return u if self._Q is None else self._Q.T @ u
 
 
-def equilibrated(D: Array, unit: Array) -> tuple[Array, Array, Array]:
-    """Return D (K, n, n) with columns in units (K, n) of what they multiply and rows whose largest entry is about 1.
-
-    That is D * C / R with columns' units C and rows' R, (K, n) each, powers of two: nothing is rounded.
-    """
-    C = np.exp2(np.round(np.log2(unit)))
-    scaled = D * C[:, None]
-    largest = np.abs(scaled).max(axis=2)
-    R = np.exp2(np.round(np.log2(np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0))))
-    return scaled / R[:, :, None], R, C
-
-
 @dataclass(frozen=True, eq=False)
 class Factors:
     """LU factors of matrices D (K, n, n): those by which the inner variables of all stages are eliminated.
@@ -379,8 +367,10 @@ class Factors:
     def of(cls, D: Array, unit: Array | None = None) -> Factors:
         """Factorize D (K, n, n); `unit` (K, n) are typical magnitudes of x."""
         if unit is not None and unit.size and unit.max() > _DECADES * unit.min():
-            scaled, R, C = equilibrated(D, unit)
-            return replace(cls.of(scaled), units=(R, C))
+            C = np.exp2(np.round(np.log2(unit)))
+            largest = np.abs(D * C[:, None]).max(axis=2)
+            R = np.exp2(np.round(np.log2(np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0))))
+            return replace(cls.of(D * C[:, None] / R[:, :, None]), units=(R, C))
         count, n = D.shape[:2]
         work, pivots, failed = np.array(D, order="C"), np.zeros((count, n), dtype=np.int32), False
         for k in range(count if n else 0):

@@ -33,7 +33,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
 from castfit.integrate.integrator import integrator_of
-from castfit.solve.matrices import equilibrated
+from castfit.solve.matrices import Factors
 from castfit.transcribe.elements import table
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class _Checked:
     def _newton(self, elements: Elements, equations: Equations, y: Array) -> Array:
         """Return the Newton step, to be subtracted from y, of every element, (K, d, n_e); NaN where it has none.
 
-        The magnitudes of the states scale it: units decades apart would decide which pivots are taken.
+        Their magnitudes scale it: units of states decades apart would decide which pivots are taken.
         """
         defects = elements.defects(equations, y, self.at_points)
         flow = elements.flow(equations, y, self.at_points)
@@ -227,10 +227,10 @@ class _Checked:
         for first in range(0, len(step), many):
             some = slice(first, first + many)
             D = elements.inner_matrix(flow[some])
-            scaled, R, C = equilibrated(D, np.broadcast_to(unit, D.shape[:2]))
-            with suppress(np.linalg.LinAlgError):  # one of them is singular
-                found = np.linalg.solve(scaled, (defects[some].reshape(R.shape) / R)[:, :, None])
-                step[some] = (C * found[:, :, 0]).reshape(-1, *defects.shape[1:])
+            with suppress(np.linalg.LinAlgError):  # one of them is not finite
+                factors = Factors.of(D, np.broadcast_to(unit, D.shape[:2]))
+                step[some] = factors.solve(defects[some].reshape(-1, rows, 1)).reshape(-1, *defects.shape[1:])
+                step[first + np.array(factors.singular, dtype=np.intp)] = np.nan
         return step
 
     def _at_points(self, elements: Elements, step: Array) -> Array:
