@@ -80,9 +80,9 @@ class Problem:
         One entry for each parameter of the model, unless every experiment has its own value of it, and for each
         quantity that appears in expressions of experiments only; a bare number is a free parameter's guess.
     state_bounds : mapping from str to (lower, upper), optional
-        Bounds that a trajectory must respect: at the measured times in single shooting, at nodes and the end in
-        multiple shooting, at nodes and collocation points (with Radau's the end is one) in collocation.  `cf.along`
-        holds between them as well.
+        Bounds that a trajectory must respect: at the measured times in shooting, at nodes of multiple shooting besides,
+        and at nodes and collocation points (with Radau's the end is one) in collocation.  `cf.along` holds between them
+        as well.
     constraints : sequence of relations or Constraint, optional
         What must hold: relations of estimated quantities, ``k1 + k2 <= 1`` or ``k1 == 2 * k3``, of states and outputs
         at times, ``cf.at(10, x >= 0.5)``, or always, ``cf.along(x + y <= 3)``; ``cf.between(0, x, 1)`` has two bounds;

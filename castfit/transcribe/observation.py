@@ -525,15 +525,15 @@ class Observer:
         """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
 
         Bounded states are unbounded at the start where their value is given: a constant is no constraint.  With `nodes`
-        they are bounded at the end alone, which is none: nodes have bounds of their own, and between them none holds.
+        they are bounded between nodes and at the end alone: nodes have bounds of their own.
         """
         limits, positions = self._rows.limits, list(self._rows.bounded)
         rows = (staging.tau.shape[0], staging.tau.shape[1] * limits.shape[0])
         states = np.repeat(staging.first[:, :, None], len(positions), axis=2)
         states[0, staging.tau[0] == 0.0] &= ~self._problem.conditions[i].link.given[positions]
         if nodes:
-            states[:-1] = False
-            states[-1][staging.tau[-1] < 1.0] = False
+            states[staging.tau == 0.0] = False
+            states[:-1][staging.tau[:-1] == 1.0] = False
         bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
         lower = np.where(bounded, limits[:, 0], -np.inf).reshape(rows)
         upper = np.where(bounded, limits[:, 1], np.inf).reshape(rows)

@@ -187,7 +187,7 @@ def test_bounds_of_states_are_bounds_of_nodes_or_path_constraints():
 
     multiple = MultipleShooting(4).transcribe(problem, problem.guess)
     first, second = multiple.layout.chains
-    assert np.isfinite(first.constraint_lower).sum(axis=1).tolist() == [0, 0, 0, 1]  # the end is no node
+    assert np.isfinite(first.constraint_lower).sum(axis=1).tolist() == [1, 1, 0, 1]  # not at 0 and 1.5: nodes
     assert (multiple.lower[first.nodes[:, 0]] == 0.01).all()
     assert np.isinf(multiple.lower[first.nodes[:, 1]]).all()
     assert np.isinf(multiple.lower[second.nodes[0, 0]])  # x(0) is given there
@@ -210,6 +210,17 @@ def test_every_way_keeps_a_bounded_state_within_its_bounds_to_the_end(transcript
     data = Experiment({"x": 10 * np.exp(-0.4 * times)}, time=times, initial={"x": 10})
     problem = Problem(Model({x: -k * x}, parameters=[k]), data, parameters={"k": 1.0}, state_bounds={"x": (3, 30)})
     assert fit(problem, transcription).parameters["k"] == pytest.approx(np.log(10 / 3) / 5, rel=1e-6)
+
+
+def test_a_peak_between_nodes_is_bounded_where_it_is_measured():
+    x, y, z, k = symbols("x y z k")
+    model = Model({x: y - k * x, y: z - k * y, z: -k * z}, parameters=[k], initial={x: 0, y: 0, z: 40})
+    times = np.array([0.5, 0.75, 1.0, 1.25, 2.0, 4.0])  # nodes lie at 0, 4/3 and 8/3, the peak at 2/3
+    data = Experiment({"x": 20 * times**2 * np.exp(-3 * times)}, time=times, sigma=0.1)
+    problem = Problem(model, data, parameters={"k": 3.5}, state_bounds={"x": (-1, 0.9)})
+    single, multiple = fit(problem, "single"), fit(problem, MultipleShooting(3))
+    assert multiple.chi2 == pytest.approx(single.chi2, rel=1e-6)
+    assert multiple.predict(times)["x"].max() == pytest.approx(0.9, rel=1e-6)
 
 
 def test_constraints_are_evaluated_at_the_measured_points():
