@@ -141,7 +141,8 @@ def build(
     for row in stated.experiments:
         reader.refuse(row, data[row.name])
     put = Constants.of(entities, naming.kept, naming.targets)
-    model = _model(entities, naming, observing, put, mistakes)
+    informed = {row.name for row in stated.parameters if row.estimated and row.prior is not None}
+    model = _model(entities, naming, observing, put, informed, mistakes)
     mistakes += [] if mistakes else changes_of_rest(stated, model, entities.events)
     priors = [(row, distribution(row, truncated=False)) for row in stated.parameters]
     mistakes += [
@@ -162,6 +163,7 @@ def build(
         model.system.ode, model.system.alg, *model.outputs.values(), *map(ca.SX, model.initial.values())
     )
     matters = {*(s.name() for s in ca.symvar(graphs)), *_inside(experiments)}
+    matters |= informed
     used = {*model.parameters, *matters} - {*naming.targets}
     said = stated.names
     idle = tuple(
@@ -201,7 +203,10 @@ def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
     )
 
 
-def _model(entities: Entities, naming: Naming, observing: Observing, put: Constants, mistakes: list[str]) -> Model:
+def _model(
+    entities: Entities, naming: Naming, observing: Observing, put: Constants, informed: set[str], mistakes: list[str]
+) -> Model:
+    """Return the model; its parameters are those in formulas, and what priors alone inform of."""
     rates = {symbol: put.graph(rate) for symbol, rate in entities.rates.values()}
     algebraic = {symbol: put.graph(residual) for symbol, residual in entities.algebraic.items()}
     outputs = {n: put.graph(graph) for n, graph in observing.outputs.items()}
@@ -216,6 +221,7 @@ def _model(entities: Entities, naming: Naming, observing: Observing, put: Consta
         if n not in allowed
     ]
     parameters = {n: entities.constants[n] for n in naming.kept} | inside
+    parameters |= {n: naming.known[n] for n in naming.table if n in informed and n not in parameters}
     if mistakes:  # a graph may be made of what is wrong
         return Model({ca.SX.sym("nothing"): 0.0})
     return Model(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
-from math import inf, isinf, isnan
+from math import inf, isfinite, isinf, isnan
 
 from castfit._support.status import suggest
 from castfit.formats.petab.formulas import is_name, names_in, number
@@ -20,6 +21,7 @@ from castfit.formats.petab.problem_tables import (
     ObservableRow,
     ParameterRow,
     Period,
+    PriorEntry,
     ProblemTables,
 )
 from castfit.formats.petab.reading import (
@@ -99,7 +101,7 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         overview.file,
         2,
         overview.model,
-        tuple(_parameter(row, mapping.get(name, name), mistakes) for name, row in parameters.items()),
+        _with_priors(_parameter(row, mapping.get(name, name), mistakes) for name, row in parameters.items()),
         tuple(_observable(row, name, mistakes) for name, row in observables.items()),
         conditions,
         tuple(experiments.values()),
@@ -120,6 +122,19 @@ def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
     if row.text("priorParameters") and not kind:
         mistakes.append(f"{row.where}: priorParameters is given, but no priorDistribution; give both")
     return parameter(row, name, LIN, estimated, known, mistakes)
+
+
+def _with_priors(rows: Iterable[ParameterRow]) -> tuple[ParameterRow, ...]:
+    """Return the rows; where some have priors, others that are estimated have even ones between their bounds."""
+    rows = tuple(rows)
+    if all(row.prior is None for row in rows):
+        return rows
+    return tuple(
+        replace(row, prior=PriorEntry("uniform", (row.lower, row.upper)))
+        if row.estimated and row.prior is None and isfinite(row.lower) and isfinite(row.upper)
+        else row
+        for row in rows
+    )
 
 
 def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import castfit as cf
 from castfit import cli
@@ -68,7 +69,7 @@ def test_a_placeholder_is_one_of_an_observable_that_exists(tmp_path):
 
 
 def test_what_nothing_depends_on_is_left_out(tmp_path):
-    """As in cases 0024 and 0025 of the test suite, whose priors are of parameters that no measurement shows."""
+    """Its nominal value changes nothing."""
     path = write(tmp_path, parameters=[parameter("k", 0.4), parameter("idle", 3.0)])
     with pytest.warns(UserWarning, match="line 3: 'idle' is estimated, but nothing depends on it; it is left out"):
         problem = cf.petab.load(path)
@@ -77,31 +78,51 @@ def test_what_nothing_depends_on_is_left_out(tmp_path):
     assert cf.petab.negative_log_likelihood(problem) == cf.petab.negative_log_likelihood(cf.petab.load(alone))
 
 
-@pytest.mark.parametrize("kind", [("uniform", "2;8"), ("cauchy", "3;5"), ("rayleigh", "3")])
-def test_priors_of_what_nothing_depends_on(tmp_path, kind):
-    """Cases 0024 and 0025 of the test suite: a model of constants, measured at its start only."""
-    said = dict(zip(("priorDistribution", "priorParameters"), kind, strict=True))
-    path = write(
-        tmp_path,
+def _of_constants(folder, kind, numbers):
+    """Write a problem like cases 0024 and 0025 of the test suite: constants, one measured, at the start only."""
+    bounds = {"lowerBound": 0, "estimate": "true"}
+    prior = {"priorDistribution": kind, "priorParameters": numbers}
+    return write(
+        folder,
         "model m\n  p_prior = 5\nend\n",
         version=2,
         parameters=[
-            {
-                "parameterId": "p_prior",
-                "lowerBound": 0,
-                "upperBound": 10,
-                "nominalValue": 5,
-                "estimate": "true",
-                **said,
-            },
-            {"parameterId": "p1", "lowerBound": 0, "upperBound": 2, "nominalValue": 1, "estimate": "true"},
+            {"parameterId": "p_prior", "upperBound": 10, "nominalValue": 5, **bounds, **prior},
+            {"parameterId": "p1", "upperBound": 2, "nominalValue": 1, **bounds},
             {"parameterId": "p_fixed", "nominalValue": 1, "estimate": "false"},
         ],
         observables=[{"observableId": "obs_p1", "observableFormula": "p1", "noiseFormula": "p_fixed"}],
         measurements=[{"observableId": "obs_p1", "experimentId": "", "measurement": 1, "time": 0}],
     )
-    with pytest.warns(UserWarning, match="'p_prior' is estimated, but nothing depends on it"):
-        problem = cf.petab.load(path)
+
+
+PRIORS = {
+    "normal": ("4;2", stats.norm(4, 2), 4.0),
+    "cauchy": ("3;5", stats.cauchy(3, 5), 3.0),
+    "rayleigh": ("3", stats.rayleigh(scale=3), 3.0),
+    "gamma": ("3;2", stats.gamma(3, scale=2), 4.0),
+}
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_what_only_a_prior_informs_of_is_estimated(tmp_path, kind):
+    """Its prior counts, cut off at the bounds; where one parameter has a prior, the others have even ones."""
+    numbers, known, mode = PRIORS[kind]
+    problem = cf.petab.load(_of_constants(tmp_path, kind, numbers))
+    assert {*problem.names} == {"p_prior", "p1"}
+    assert cf.petab.negative_log_likelihood(problem) == pytest.approx(0.5 * np.log(2 * np.pi))
+    priors = problem.priors(problem.guess).cost + problem.posed.prior_constant
+    within = known.cdf(10) - known.cdf(0)
+    assert priors == pytest.approx(-known.logpdf(5) + np.log(within) + np.log(2.0), abs=1e-8)
+    result = cf.fit(problem)
+    assert result.success
+    assert [result.values[n] for n in ("p_prior", "p1")] == pytest.approx([mode, 1.0], abs=1e-4)
+
+
+def test_an_even_prior_informs_of_nothing(tmp_path):
+    """What no measurement depends on is left out then, as without a prior."""
+    with pytest.warns(UserWarning, match="'p_prior' is estimated, but no measurement depends on it; it is left out"):
+        problem = cf.petab.load(_of_constants(tmp_path, "uniform", "2;8"))
     assert problem.names == ("p1",)
     assert cf.petab.negative_log_likelihood(problem) == pytest.approx(0.5 * np.log(2 * np.pi))
     assert cf.fit(problem, "single").values["p1"] == pytest.approx(1.0)

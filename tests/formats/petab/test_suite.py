@@ -14,6 +14,7 @@ import pytest
 import castfit as cf
 from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
+from castfit.formats.petab.priors import distribution
 
 pytest.importorskip("petab")
 INSTALLED = find_spec("petabtests")
@@ -49,6 +50,10 @@ def test_a_case(case):
     loaded = _unbounded(load_tables(folder / f"_{number}.yaml"))
     found = -cf.petab.negative_log_likelihood(loaded.problem)
     assert found == pytest.approx(expected["llh"], abs=expected["tol_llh"])
+    priors = {row.name: distribution(row, truncated=True) for row in loaded.stated.parameters}
+    nominal = {row.name: row.nominal for row in loaded.stated.parameters}
+    logs = {n: -(p.row(nominal[n]).cost + p.constant) for n, p in priors.items() if n in expected.get("log_prior", {})}
+    assert logs == pytest.approx(expected.get("log_prior", {}), abs=1e-8)
     tables = [(folder / name).read_text(encoding="utf-8") for name in expected["simulation_files"]]
     rows = [row for text in tables for row in csv.DictReader(text.splitlines(), delimiter="\t")]
     condition = "simulationConditionId" if "simulationConditionId" in rows[0] else "experimentId"
