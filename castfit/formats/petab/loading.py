@@ -221,7 +221,7 @@ def _model(
         if n not in allowed
     ]
     parameters = {n: entities.constants[n] for n in naming.kept} | inside
-    parameters |= {n: naming.known[n] for n in naming.table if n in informed and n not in parameters}
+    parameters |= {n: ca.SX.sym(n) for n in naming.table if n in informed and n not in parameters}
     if mistakes:  # a graph may be made of what is wrong
         return Model({ca.SX.sym("nothing"): 0.0})
     return Model(
