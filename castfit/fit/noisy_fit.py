@@ -18,7 +18,7 @@ from castfit._support.progress_line import say
 from castfit._support.status import Status, check
 from castfit._support.time_limit import Interrupt
 from castfit.fit.path_bands import PathBands
-from castfit.problem.compiled_problem import LIKELIHOOD
+from castfit.problem.compiled_problem import LIKELIHOOD, LOSS, NO_LIKELIHOOD
 from castfit.problem.fingerprint import question
 from castfit.result.path_result import Innovations, PathResult, PathTrack
 from castfit.solve.solution import Iteration
@@ -59,6 +59,12 @@ def noisy_mistakes(problem: Posed) -> list[str]:
         found.append(f"{said} errors of measurement are independent; write what is alike in them as a state with noise")
     if any(term.chosen for term in problem.smooth):
         found.append(f"{said} smoothness='auto' is not chosen; give a number, or write the input as a state with noise")
+    if problem.measure == LOSS:
+        found.append(NO_LIKELIHOOD)
+    observed = zip(problem.outputs, zip(*(c.observed for c in problem.conditions), strict=True), strict=True)
+    for output in [name for name, of in observed if any(o is not None and o.noise.kinked for o in of)]:
+        found.append(f"{said} errors of '{output}' cannot have a kink, which paths meet at the data and Laplace's "
+                     "approximation knows nothing of; use StudentT")  # fmt: skip
     for c in problem.conditions:
         if c.settled:
             found.append(f"{c.name}: {said} it never rests; give finite times")

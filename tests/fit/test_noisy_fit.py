@@ -305,6 +305,9 @@ def test_problems_that_cannot_be_are_refused():
     refused("'w' is white noise of the model, not a parameter", parameters={"w": 1.0})
     late = cf.Model({x: -cf.delay(x, 0.5, history=1.0) + s * w}, parameters=[s], noises=[w], initial={x: 1.0})
     refused("it can have no delays", model=late)
+    for kinked in (cf.Laplace(), cf.Likelihood(lambda y, m: cf.fabs(m - y) / 0.1 + np.log(0.2))):
+        refused("errors of 'x' cannot have a kink, .* use StudentT", sigma=None, noise=kinked)
+    refused("Cauchy's loss with f_scale up to 1 is no likelihood", noise=cf.Cauchy(f_scale=1.0))
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,11 @@ class Noise(Picklable, ABC):
         """Whether exp(-cost) has a finite integral over the value, so that it is a likelihood."""
         return True
 
+    @property
+    def kinked(self) -> bool:
+        """Whether the cost has a kink at the datum, where its curvature says nothing of how wide the density is."""
+        return False
+
     @abstractmethod
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return cost, curvature and normalised residual as graphs of three scalar symbols.

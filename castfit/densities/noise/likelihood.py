@@ -114,6 +114,16 @@ class Likelihood(Noise):
         residual = ca.if_else(size > 0, slope / ca.sqrt(ca.if_else(size > 0, size, 1)), 0)
         return Density(eta, m, cost, residual, curvature=newton, majorant=majorant)
 
+    @property
+    def kinked(self) -> bool:
+        """Whether the slope of the cost jumps at the datum: as much close by as farther away; 1 stands for all else."""
+        mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
+        graph, others = self._others(mu, m)
+        slope = ca.Function("slope", [mu, m, *others], [ca.gradient(graph, mu)])
+        ones = [1.0] * (1 + len(others))
+        near, far = (abs(float(slope(1.0 + h, *ones) - slope(1.0 - h, *ones))) for h in (1e-9, 1e-4))
+        return near > 0.5 * far
+
     def option_mistakes(self) -> list[str]:
         """Say why the cost is none."""
         if self.sigma is not None:

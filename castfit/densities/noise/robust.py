@@ -205,6 +205,11 @@ class Laplace(HeavyTailed):
     def _numbers(self) -> _Numbers:
         return _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.log(2)), float(np.sqrt(2)))
 
+    @property
+    def kinked(self) -> bool:
+        """Whether the cost has a kink at the datum: yes."""
+        return True
+
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return ``|r| + log 2 s``; a line has no curvature, so that of the rows takes its place."""
         found = super().density(mu, s, m)

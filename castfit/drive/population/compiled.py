@@ -27,7 +27,7 @@ from castfit.densities.noise.unknown import Unknown
 from castfit.drive.population.covariance import Covariance
 from castfit.drive.population.spec import Individual, Population
 from castfit.experiment.experiment import Experiment, Free
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD, Posed
 from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Parameter, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
@@ -286,6 +286,8 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
         mistakes.append("the problem has priors={...}; give the priors with their parameters, Parameter(prior=...)")
     if problem.posed.correlations:
         mistakes.append("errors of measurement depend on each other, which a population does not know; leave that away")
+    if problem.posed.measure == LOSS:
+        mistakes.append(NO_LIKELIHOOD)
     if problem.posed.smooth:
         mistakes.append("the problem estimates inputs; give them, or parameters for them")
     return mistakes
