@@ -204,7 +204,8 @@ def _relations(posed: Posed, constraint: Constraint) -> list[Relation]:
     several = len(posed.experiments) > 1
     out: list[Relation] = []
     for m in found:
-        name = f"{constraint.name} ({m.experiment})" if several and m.experiment else constraint.name
+        told = several and m.experiment and constraint.experiments != (m.experiment,)
+        name = f"{constraint.name} ({m.experiment})" if told else constraint.name
         part = graph.part([0], [name], m.entry, m.number, len(posed.quantities))
         if part.pattern.any():
             out.append(Relation(name, constraint, m.experiment, constraint.lower, constraint.upper, part))

@@ -166,7 +166,7 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     assert found is not None
     instants = tuple(float(t) for t in np.unique(times))
     shown = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
-    where = f"{found.shown} at t = {shown}" + (f" ({', '.join(chosen)})" if chosen else "")
+    where = f"{found.shown} at t = {shown}"
     return replace(found, times=instants, experiments=chosen, shown=where, name=name or found.name)
 
 
@@ -204,8 +204,7 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     found, chosen = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
     check("along", mistakes)
     assert found is not None
-    where = f"{found.shown} along" + (f" ({', '.join(chosen)})" if chosen else "")
-    return replace(found, times=ALONG, experiments=chosen, shown=where, name=name or found.name)
+    return replace(found, times=ALONG, experiments=chosen, shown=f"{found.shown} along", name=name or found.name)
 
 
 def between(lower: float, expression: Any, upper: float, *, name: str = "") -> Constraint:
@@ -332,7 +331,8 @@ def read_constraints(given: Any, mistakes: list[str], *, taken: Iterable[str] = 
             continue
         chosen = constraint.name
         if not chosen:
-            base = constraint.shown or f"constraint {i + 1}"
+            about = _experiments(constraint.experiments or None, [])
+            base = (constraint.shown or f"constraint {i + 1}") + (f" ({', '.join(about)})" if about else "")
             chosen = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)
             names.add(chosen)
         out.append(_placed(replace(constraint, name=chosen), mistakes))

@@ -153,7 +153,8 @@ def _gathered(
         for j, constraint in enumerate(posed.path):
             here = np.flatnonzero(np.isfinite(lower[:, j]) | np.isfinite(upper[:, j]))
             if here.size:
-                name = f"{constraint.name} ({chain.name})" if several else constraint.name
+                told = several and constraint.experiments != (chain.name,)  # one that is about this one alone says so
+                name = f"{constraint.name} ({chain.name})" if told else constraint.name
                 at_rows = (here, np.full(here.size, j))
                 yield _ConstraintRows(
                     name,

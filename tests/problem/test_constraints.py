@@ -303,6 +303,14 @@ def test_the_table_says_what_holds_and_what_does_not(tmp_path):
     assert not cf.fit(chain()).constraints.rows
 
 
+def test_a_row_names_its_experiment_once():
+    held = [cf.at(2, y >= 0), cf.at(3, y >= 0, experiment="b"), cf.at(4, y >= 0, experiment="a", name="late")]
+    found = cf.fit(chain(held, experiments=2), "single")
+    assert set(found.constraints.names) == {
+        "y >= 0 at t = 2 (a)", "y >= 0 at t = 2 (b)", "y >= 0 at t = 3 (b)", "late"
+    }  # fmt: skip
+
+
 # ---------------------------------------------------------------------------------------------------- along the path
 
 
