@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 
 from castfit._support.distribution_functions import fair_binomial_cdf
 from castfit._support.records import dataclass
@@ -145,6 +146,16 @@ def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
         if found is not None:
             out[own] = found.coloured(out[own]) if undo else found.W @ out[own]
     return out
+
+
+def parts_of_values(problem: Posed) -> Any:
+    """Return which part each value has in what is new, (n_data, n_data), sparse: columns of length 1.
+
+    What an error of one value adds to the residuals of `whitened` is along its column.
+    """
+    found = [(c.whitening(problem.outputs), int(c.points.mask.sum())) for c in problem.conditions]
+    whole: Any = scipy.sparse.block_diag([scipy.sparse.eye(n) if w is None else w.W for w, n in found], format="csr")
+    return whole.multiply(1.0 / scipy.sparse.linalg.norm(whole, axis=0)).tocsr()
 
 
 def series(problem: Posed, seen: Seen) -> list[ResidualSeries]:

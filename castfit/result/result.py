@@ -38,7 +38,7 @@ from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.residuals import Seen, residual_table, scores, whitened
+from castfit.result.residuals import Seen, parts_of_values, residual_table, scores, whitened
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Nodes, Times, predict
 
@@ -657,9 +657,10 @@ class Result:
         Raises
         ------
         InputError
-            For a fit that failed, reproduces its data exactly, or has more than 500 quantities.
+            For a fit that failed, reproduces its data exactly, or has more than 500 quantities; for a loaded result
+            without its problem, if errors depend on each other.
         """
-        found = _influence(self)
+        found = _influence(self, None if self.errors is None else self._owner("influence").posed)
         if found is None:
             known = "only fits that succeeded, and that leave errors of measurement, say what data do"
             raise InputError("influence", [f"{known}; of more than 500 quantities it is not worked out"])
@@ -978,7 +979,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     """Look at the residuals of a result."""
     table = result.residual_table()
     models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
-    found, (hat, shared) = _influence(result), _hat(result)
+    found, (hat, shared) = _influence(result, posed), _hat(result)
     table["normalised"] = whitened(posed, scores(posed, table))
     blind = hat is None and result.success and len(result.names) > WRITTEN_OUT  # a file keeps no derivatives of so many
     said = diagnose(
@@ -1002,8 +1003,11 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
     return replace(said, correlated=True) if posed.correlations else said
 
 
-def _influence(result: Result) -> Influence | None:
-    """Return what each value does to the estimates; None where that is not known, as of a fit that failed."""
+def _influence(result: Result, posed: Posed | None) -> Influence | None:
+    """Return what each value does to the estimates; None where that is not known, as of a fit that failed.
+
+    posed : needed where errors depend on each other
+    """
     leverage, n = result.leverage, result.n_data
     if not result.success or leverage.size != n or not np.isfinite(result.root).all():
         return None
@@ -1018,7 +1022,10 @@ def _influence(result: Result) -> Influence | None:
     rows = result.jacobian[:n] / factor[:, None]
     dof = np.inf if result.absolute_sigma else float(result.dof)
     r = result.normalised_residuals
-    r = r if result.problem is None else whitened(result.problem.posed, r)
+    if posed is not None and posed.correlations:  # left out, a value takes its part from all that is new with it
+        parts = parts_of_values(posed)
+        r, rows = parts.T @ whitened(posed, r), parts.T @ rows
+        leverage = np.sum((rows @ result.root) ** 2, axis=1)
     return influence(r, rows, result.root, leverage, result.rank, dof)
 
 

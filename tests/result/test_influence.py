@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,26 @@ def test_shifts_are_those_of_fits_without_a_value() -> None:
         left = cf.fit(line(y[keep], T[keep], sigma=0.1))
         errors = np.array(list(found.standard_errors.values()))
         assert found.influence.shifts[i] == pytest.approx((left.theta - found.theta) / errors, abs=1e-4)
+
+
+def test_shifts_where_errors_are_alike_are_those_of_generalised_least_squares(tmp_path: Path) -> None:
+    times = np.arange(1.0, 10.0)
+    C = 0.09 * np.exp(-np.abs(times[:, None] - times) / 2.0)
+    y = 2 + 0.5 * times + np.sin(5 * times)
+    found = cf.fit(line(y, times, sigma={"x": cf.correlated(0.3, time=2.0)}, start=0.0))
+
+    def solved(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        X = np.column_stack([np.ones_like(times), times])[keep]
+        P = np.linalg.inv(C[np.ix_(keep, keep)])
+        cov = np.linalg.inv(X.T @ P @ X)
+        return cov @ X.T @ P @ y[keep], np.sqrt(np.diag(cov))
+
+    whole, errors = solved(np.full(times.size, True))
+    shifts = np.array([(solved(np.arange(times.size) != i)[0] - whole) / errors for i in range(times.size)])
+    assert found.influence.shifts == pytest.approx(shifts, abs=1e-6)
+    found.save(tmp_path / "fit.json")
+    with refused("a loaded result does not know its model"):  # nor how errors depend on each other
+        _ = cf.Result.load(tmp_path / "fit.json").influence
 
 
 def test_a_value_that_decides_is_named_with_what_it_moves() -> None:

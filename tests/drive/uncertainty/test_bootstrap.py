@@ -76,7 +76,7 @@ def test_errors_that_are_exchanged_have_the_variance_of_errors():
     assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
 
 
-@pytest.mark.parametrize("sigma", [0.2, None])
+@pytest.mark.parametrize("sigma", [0.2, None, {"x": cf.correlated(0.2, time=1.0)}], ids=["known", "unknown", "alike"])
 def test_leaving_out_a_value_linearly_is_exact_for_a_line(sigma):
     problem, _, values = line(sigma=sigma)
     result = cf.fit(problem, SINGLE)

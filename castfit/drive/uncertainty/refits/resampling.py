@@ -29,7 +29,7 @@ from castfit.densities.noise.density import Noise
 from castfit.densities.noise.likelihood import Likelihood
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import RANK_TOLERANCE
-from castfit.result.residuals import groups, whitened
+from castfit.result.residuals import groups, parts_of_values, whitened
 from castfit.result.result import Result
 
 ALONE = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
@@ -110,9 +110,14 @@ def case_deletion(posed: Posed, result: Result) -> Array:
     U, S, Vt = np.linalg.svd(J / size, full_matrices=False)
     rank = int(np.count_nonzero(RANK_TOLERANCE * S[0] < S)) if S.size and S[0] > 0.0 else 0
     r = np.where(np.isfinite(result.normalised_residuals), result.normalised_residuals, 0.0)
-    weight = r / np.maximum(1.0 - leverages(result), ALONE)
+    rows, h = U[:n, :rank], leverages(result)
+    if posed.correlations:
+        parts = parts_of_values(posed)
+        r, rows = parts.T @ whitened(posed, r), parts.T @ rows
+        h = np.sum(rows**2, axis=1)
+    weight = r / np.maximum(1.0 - h, ALONE)
     moves = np.zeros((n, len(result.names)))
-    moves[:, free] = (U[:n, :rank] * weight[:, None] / S[:rank]) @ Vt[:rank] / size
+    moves[:, free] = (rows * weight[:, None] / S[:rank]) @ Vt[:rank] / size
     return moves
 
 
