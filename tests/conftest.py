@@ -44,20 +44,25 @@ settings.load_profile("explore" if EXPLORE else "same")
 
 @dataclass
 class Clock:
-    """The time that a test lets pass, in seconds."""
+    """The time that a test lets pass, in seconds, and what passes of it whenever castfit looks."""
 
     now: float = 0.0
+    step: float = 0.0
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+    def read(self) -> float:
+        self.now += self.step
+        return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Stop the clocks by which castfit keeps limits: time passes as the test says, however busy the machine is."""
     shown, since, counted = Clock(), time.time(), time.perf_counter()
-    monkeypatch.setattr(time, "time", lambda: since + shown.now)
-    monkeypatch.setattr(time, "perf_counter", lambda: counted + shown.now)
+    monkeypatch.setattr(time, "time", lambda: since + shown.read())
+    monkeypatch.setattr(time, "perf_counter", lambda: counted + shown.read())
     return shown
 
 

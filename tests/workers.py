@@ -1,10 +1,16 @@
-"""Workers without the seconds that processes need to start: threads to which everything is sent as to processes."""
+"""Workers without the seconds that processes need to start, which get everything as those do; the clock of a pool."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
+
+from castfit._support import process_pool
 
 
 class Post(ThreadPoolExecutor):
@@ -21,3 +27,15 @@ def _serve(sent: bytes) -> Any:
         return pickle.loads(pickle.dumps(function(*arguments, **named)))
     except SystemExit:
         raise BrokenExecutor("it left") from None
+
+
+def no_time_passes_until(others_are_done: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the clock that tells a pool who hangs while others may still be slow; then it goes on by hours."""
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 3600.0 * others_are_done()
+        return now
+
+    monkeypatch.setattr(process_pool, "time", SimpleNamespace(monotonic=monotonic, time=lambda: 0.0))

@@ -48,12 +48,12 @@ def test_workers_end_with_the_process_that_started_them(driver):
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
-            workers = awaited(lambda: busy(process.pid), 60)
+            workers = awaited(lambda: busy(process.pid), 200)
         finally:
             process.send_signal(signal.SIGKILL)
     try:
         assert workers
-        assert awaited(lambda: not any(alive(pid) for pid in workers), 15)
+        assert awaited(lambda: not any(alive(pid) for pid in workers), 60)
     finally:
         for pid in workers:
             with suppress(ProcessLookupError):

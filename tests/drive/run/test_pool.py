@@ -14,6 +14,7 @@ from castfit._support.blas_threads import one_blas_thread, openblas
 from castfit._support.process_pool import Lost, Pool
 from castfit._support.status import InputError
 from tests.drive.errands import chore, leave_at_once, square
+from tests.workers import no_time_passes_until
 
 FOREVER = float("inf")
 
@@ -25,6 +26,16 @@ def tasks(*arguments):
 def outcomes(function, todo, workers, limit=FOREVER, deadline=FOREVER):
     with Pool(workers) as staff:
         return dict(staff.run(function, todo, limit=limit, deadline=deadline))
+
+
+def outcomes_beside_what_hangs(monkeypatch, function, todo, workers, hanging=1):
+    """Return the outcomes; what hangs is late once all others have ended, and nothing before, however slow it is."""
+    found, others = {}, len(todo) - hanging
+    no_time_passes_until(lambda: len(found) >= others, monkeypatch)
+    with Pool(workers) as staff:
+        for key, value in staff.run(function, todo, limit=60.0):
+            found[key] = value
+    return found
 
 
 @pytest.fixture
@@ -77,9 +88,8 @@ def test_tasks_may_be_added_while_others_run(where, threads):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     """In no more processes than are lost: for further attempts and reasons see below, and test_disturbed.py."""
-    monkeypatch.setattr(pool, "GRACE", 1.0)
     monkeypatch.setattr(pool, "ATTEMPTS", 1)
-    found = outcomes(chore, tasks(1, "die", 2, "hang"), 2, limit=0.5)
+    found = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang"), 2)
     assert (found[0], found[2]) == (1, 2)
     assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
     assert found[3] == Lost("worker_hung", "Its worker process hung and was ended.")
@@ -89,8 +99,7 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_others_take_the_place_of_workers_that_die_or_hang(monkeypatch):
-    monkeypatch.setattr(pool, "GRACE", 1.0)
-    found = outcomes(chore, tasks(1, "die", 2, "hang", "leave", 3), 2, limit=0.5)
+    found = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang", "leave", 3), 2)
     assert {key: value for key, value in found.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
     assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
     assert found[3] == Lost("worker_hung", "Its worker process hung and was ended.")
@@ -123,14 +132,13 @@ def test_an_executor_that_breaks_costs_what_it_had():
 
 
 def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
-    monkeypatch.setattr(pool, "GRACE", 0.3)
     wake = threading.Event()
 
     def wait(task):
         return task if isinstance(task, int) else wake.wait(60)
 
-    try:
-        found = outcomes(wait, tasks(1, "hang", 2, "hang", 3), threads, limit=0.3)
+    try:  # the last one waits behind those that hang
+        found = outcomes_beside_what_hangs(monkeypatch, wait, tasks(1, "hang", 2, "hang", 3), threads, hanging=3)
     finally:
         wake.set()
     causes = {key: getattr(value, "cause", value) for key, value in found.items()}

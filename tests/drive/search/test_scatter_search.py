@@ -187,10 +187,12 @@ def test_the_limit_of_simulations_grows_with_the_problem(each, monkeypatch):
     assert 11 * each <= result.simulations < 11 * each + 100
 
 
-def test_limits_end_the_search():
+def test_limits_end_the_search(clock):
     assert search(max_eval=10).simulations >= 10
     assert len(search(max_eval=10).searches) == 0
-    quick = search(max_eval=1e9, max_time=0.5)
+    clock.step = 1.0
+    quick = search(max_eval=1e9, max_time=1000.0)
+    clock.step = 0.0
     assert quick.reason == "The time limit was reached."
     assert quick.best is not None
     reached = search(vtr=1e9)
