@@ -85,6 +85,12 @@ def two_workers(request: pytest.FixtureRequest):
             yield executor
 
 
+@pytest.fixture
+def collected(pytestconfig: pytest.Config) -> set[str]:
+    """Every case of the files that this run looked at, slow ones too; none if it was asked for single ones."""
+    return set() if any("::" in asked for asked in pytestconfig.args) else pytestconfig.stash[COLLECTED]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Look for garbage among what tests make: going through thousands of them and their modules took a third."""
@@ -96,12 +102,14 @@ def pytest_collection():
         gc.enable()
 
 
+COLLECTED = pytest.StashKey[set[str]]()
 SLOW = set((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark slow cases; let every property be tried with more examples, also where it tells their number."""
+    config.stash[COLLECTED] = {item.nodeid for item in items}
     for item in items:
         if item.nodeid in SLOW:
             item.add_marker("slow")
