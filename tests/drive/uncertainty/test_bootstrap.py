@@ -88,6 +88,14 @@ def test_leaving_out_a_value_linearly_is_exact_for_a_line(sigma):
         assert left.standard_errors[name] == pytest.approx(spread, rel=1e-12)
 
 
+def test_values_at_rest_are_left_out_by_that_name():
+    x, k, u = cf.symbols("x k u")
+    model = cf.Model({x: k * u - x}, parameters=[k], inputs=[u], initial={x: 0.0})
+    rests = [cf.Experiment({"x": [v]}, [np.inf], sigma=0.1, inputs={"u": u}) for u, v in ((1.0, 2.1), (2.0, 3.8))]
+    left = cf.leave_out(cf.fit(cf.Problem(model, rests, parameters={"k": 1.0})), "value")
+    assert [row.name for row in left.rows] == ["x at rest of 'experiment 1'", "x at rest of 'experiment 2'"]
+
+
 @pytest.mark.parametrize(("known", "alike"), [(True, 0.999), (False, 0.7)])
 def test_moves_of_several_outputs(known, alike):
     """A normal and a log-normal output, two experiments: the linear moves are near the exact ones.

@@ -287,7 +287,8 @@ def _names(posed: Posed, each: str) -> list[str]:
         number, at = numbers[c.name], c.points.times[i]
         again = f" ({number[i, j] + 1})" if number[c.points.times == at, j].max() else ""
         of = f" of '{c.name}'" if len(numbers) > 1 else ""
-        names.append(f"{posed.outputs[j]} at {at:g}{again}{of}")
+        when = "at rest" if c.settled else f"at {at:g}"
+        names.append(f"{posed.outputs[j]} {when}{again}{of}")
     return names
 
 
