@@ -4,8 +4,8 @@
     log y = log s + log x        normal errors of log y: linear in log s
 
 Everything else leaves them parameters that are searched: bounds and priors, other densities, errors that depend on the
-prediction, an offset of log-normal data, sigmas of their own that share a scale, constraints that contain one,
-expressions of an experiment's own.
+prediction or on those of other outputs, an offset of log-normal data, sigmas of their own that share a scale,
+constraints that contain one, expressions of an experiment's own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from castfit._support.casadi_functions import Built
 from castfit._support.records import dataclass
+from castfit.densities.noise.correlation import Across
 from castfit.densities.noise.gaussian import LogNormal
 from castfit.problem.lie_derivatives import graph_of
 
@@ -100,6 +101,9 @@ def _uses(posed: Posed) -> Iterable[Use]:
 
 def _unit(observed: ObservedOutput) -> float:
     """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
+    correlation = getattr(observed.noise, "correlation", None)
+    if isinstance(correlation, Across) and correlation.numbers:
+        return np.nan
     if observed.weighted:
         return 0.0
     noise = observed.noise

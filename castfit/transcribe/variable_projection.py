@@ -4,8 +4,9 @@ With the states at the measured points, x, the rows of the outputs y = s x + o,
 
     r = w (s x + o - m),        w = 1 / sigma, up to an unknown factor that is common to all of them,
 
-are linear in s and o, those of log-normal data in log s:  r = w (log s + log x - log m).  No equation of the model
-contains s or o, so that their optimum s^(x), o^(x) is a small least-squares problem after every integration.  There
+are linear in s and o, those of log-normal data in log s:  r = w (log s + log x - log m);  so are those of errors that
+are alike in time, W r.  No equation of the model contains s or o, so that their optimum s^(x), o^(x) is a small
+least-squares problem after every integration.  There
 
     d cost / d (s, o) = 0,      d cost(x, s^(x), o^(x)) / d x = partial d cost / d x,
 
@@ -16,10 +17,10 @@ Kaufman (1975), Newton's step is Newton's for the reduced cost (Schur complement
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,12 +48,14 @@ class Projection:
     log : which entries of theta are logarithms
     otherwise : values where data do not determine them: nothing of the output is seen, or it is constant
     least : the effect on all rows below which a scale is one of zero
+    roots : W of the values of outputs whose errors are alike in time, by condition and output
     """
 
     blocks: tuple[ScaleBlock, ...]
     log: NDArray[np.bool_]
     otherwise: Array
     least: Array
+    roots: Mapping[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
 
     @cached_property
     def entries(self) -> Index:
@@ -122,7 +125,7 @@ class Projection:
         out[self.entries] = self.otherwise[self.entries]
         with np.errstate(all="ignore"):  # wild trial points overflow
             for block in self.blocks:
-                rows = [_rows(use, block, p[use.condition], *observed[use.condition]) for use in block.uses]
+                rows = [self._independent(use, block, p[use.condition], *observed[use.condition]) for use in block.uses]
                 A, b = (np.concatenate([part[k] for part in rows]) for k in range(2))
                 entries = list(block.entries)
                 known = self.otherwise[entries]
@@ -133,10 +136,23 @@ class Projection:
                 out[entries] = np.where(np.isfinite(found), found, known)
         return out
 
+    def _independent(self, use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -> tuple[Array, Array]:
+        """Return the rows of one output, independent ones."""
+        A, b = _rows(use, block, p, measured, g)
+        W = self.roots.get((use.condition, use.output))
+        return (A, b) if W is None else (W @ A, W @ b)
+
 
 def projection_of(problem: Posed, theta: Array) -> Projection:
     """Return what is eliminated in a problem; where data say nothing it stays at theta (n_theta,)."""
-    return Projection(blocks_of(problem) if problem.model.scalings else (), problem.log, theta, np.zeros(theta.size))
+    blocks = blocks_of(problem) if problem.model.scalings else ()
+    roots = dict[tuple[int, int], Any]()
+    for use in (use for block in blocks for use in block.uses) if problem.correlations else ():
+        condition = problem.conditions[use.condition]
+        found, own = condition.whitening(problem.outputs), np.nonzero(condition.points.mask)[1] == use.output
+        if found is not None:
+            roots[use.condition, use.output] = found.W[own][:, own]
+    return Projection(blocks, problem.log, theta, np.zeros(theta.size), roots)
 
 
 NOTHING = Projection((), np.empty(0, dtype=np.bool_), np.empty(0), np.empty(0))

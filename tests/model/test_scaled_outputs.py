@@ -59,6 +59,7 @@ def noise_of(kind, *, log):
     sigma = {
         "known": {"p": size if log else SCALE * size, "q": size},
         "each unknown": {"p": cf.unknown(), "q": cf.unknown()},
+        "alike": {"p": cf.correlated(size if log else SCALE * size, time=2.0), "q": size},
     }[kind]
     return {"sigma": sigma, "noise": {"p": cf.LogNormal()} if log else None}
 
@@ -103,6 +104,7 @@ KINDS = {  # sigma, whether on the logarithm, whether with an offset; whether si
     "logarithms": ("each unknown", True, False, None),
     "one sigma unknown": ("known", False, True, False),
 }
+ALIKE = {"alike in time": ("alike", False, True, None), "logarithms alike in time": ("alike", True, False, None)}
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -133,10 +135,19 @@ def test_it_makes_no_difference_where_a_search_begins(transcription, solver):
         assert other.iterations == found[0].iterations
 
 
+@pytest.mark.parametrize("what", ALIKE)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
-@pytest.mark.parametrize("what", KINDS)
+def test_of_errors_that_are_alike_in_time_it_is_the_same_as_explicit_parameters(transcription, what):
+    kind, log, offset, _ = ALIKE[what]
+    problem = implicit(kind, log=log, offset=offset)
+    assert eliminated(problem) == (["offset(p)"] if offset else []) + ["scale(p)"]
+    agree(cf.fit(problem, transcription), cf.fit(explicit(kind, log=log, offset=offset, s=30.0), transcription), 1e-5)
+
+
+@pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
+@pytest.mark.parametrize("what", [*KINDS, *ALIKE])
 def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(transcription, what):
-    kind, log, offset, absolute = KINDS[what]
+    kind, log, offset, absolute = (KINDS | ALIKE)[what]
     problem = implicit(kind, log=log, offset=offset).posed.assuming(absolute_sigma=absolute)
     staged = replace(transcription, integrator=TIGHT).transcribe(problem, problem.guess)
     assert sorted(staged.layout.names[j] for j in staged.eliminated) == eliminated(problem)
@@ -145,9 +156,10 @@ def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(trans
     linear, h = staged.linearize(v), 1e-5
     gradient = np.zeros(staged.layout.n_v)
     for chain, values, j in zip(staged.layout.chains, linear.values, linear.jacobians, strict=True):
-        np.add.at(gradient, chain.theta, np.einsum("krq,kr->q", j.R_q, values.r))
-        gradient[chain.nodes] += np.einsum("krs,kr->ks", j.R_s, values.r)
-        gradient[chain.inner] += np.einsum("krw,kr->kw", j.R_w, values.r)
+        r = values.r if chain.whitening is None else (chain.whitening.T @ values.r.ravel()).reshape(values.r.shape)
+        np.add.at(gradient, chain.theta, np.einsum("krq,kr->q", j.R_q, r))
+        gradient[chain.nodes] += np.einsum("krs,kr->ks", j.R_s, r)
+        gradient[chain.inner] += np.einsum("krw,kr->kw", j.R_w, r)
     scaled = gradient * staged.scale
     assert np.abs(scaled[staged.eliminated]).max() < 1e-9 * np.abs(scaled).max()
     for _ in range(3):
@@ -267,6 +279,16 @@ def test_other_densities_estimate_it_begun_where_least_squares_put_it(noise):
     plain = {"p": lambda x, y: a * y + b, "q": lambda x, y: x}
     other = pose(plain, data, [a, b], guesses={"a": 37.0, "b": 11.0}, sigma={"q": 0.03}, noise={"p": noise})
     agree(cf.fit(problem), cf.fit(other), 1e-4, 1e-3)
+
+
+def test_errors_that_depend_on_those_of_other_outputs_leave_it_a_parameter():
+    size = {"p": SCALE * 0.03, "q": 0.03}
+    C = np.array([[1.0, 0.6], [0.6, 1.0]]) * np.outer(list(size.values()), list(size.values()))
+    problem = pose({"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}, data_of(False), sigma=C)
+    assert eliminated(problem) == []
+    a = cf.symbols("a")
+    plain = pose({"p": lambda x, y: a * y, "q": lambda x, y: x}, data_of(False), [a], guesses={"a": 30.0}, sigma=C)
+    agree(cf.fit(problem), cf.fit(plain), 1e-5)
 
 
 def test_several_unknown_sigmas_that_share_a_scale_leave_it_a_parameter():
