@@ -8,6 +8,7 @@ import pytest
 import castfit as cf
 from castfit.fit.start.search_problem import scene_of
 from castfit.solve.dense_descent import descend_in_box, descends
+from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import Box
 
 
@@ -47,6 +48,21 @@ def test_constraints_and_nodes_are_not_for_it() -> None:
     problem = cf.problems.load("bellman").problem.posed
     staged = cf.MultipleShooting(3).transcribe(problem, problem.guess)
     assert not descends(staged)
+
+
+def test_matrices_that_are_mostly_zero_are_not_for_it() -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k])
+    times = np.linspace(0.02, 2.0, 100)
+
+    def staged_of(count: int, initial: object) -> StagedProblem:
+        one = cf.Experiment({"x": np.exp(-times)}, time=times, sigma=0.1, initial={"x": initial})
+        problem = cf.Problem(model, [one] * count, parameters={"k": 1.5}).posed
+        return cf.SingleShooting().transcribe(problem, problem.guess)
+
+    assert descends(staged_of(20, cf.free(0.8)))
+    assert descends(staged_of(160, 1.0))  # all of them share what is searched
+    assert not descends(staged_of(160, cf.free(0.8)))
 
 
 def test_without_time_it_returns_its_start() -> None:
