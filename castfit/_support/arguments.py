@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 from contextlib import ContextDecorator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import casadi as ca
@@ -49,10 +50,14 @@ def reals(value: Any) -> NDArray[np.float64] | None:
     return np.array(entries, dtype=float).reshape(array.shape)
 
 
+_OTHERS = (bool, np.bool_, str, bytes, complex, np.complexfloating, np.datetime64, np.timedelta64, ca.SX, ca.MX)
+"""Of which some would be numbers to `float`: 1, the real part, nanoseconds."""
+
+
 def _entry(value: Any) -> float | None:
-    if value is None or type(value).__name__ == "NAType":
+    if _is_missing(value):
         return np.nan
-    if isinstance(value, (bool, np.bool_, str, bytes, ca.SX, ca.MX)):
+    if isinstance(value, _OTHERS):
         return None
     try:
         return float(value)
@@ -60,12 +65,25 @@ def _entry(value: Any) -> float | None:
         return None
 
 
+def _is_missing(value: Any) -> bool:
+    """Tell None and pandas.NA, which have no truth value to ask for, from what is there."""
+    return value is None or type(value).__name__ == "NAType"
+
+
 def real(value: Any) -> float | None:
     """Read one real number, which may be infinite or NaN; None if it is anything else, such as an array."""
-    if value is None:
+    if _is_missing(value) or isinstance(value, Iterator):  # which is no number, and may be read once only
         return None
     array = reals(value)
     return float(array) if array is not None and array.ndim == 0 else None
+
+
+def plain_numbers(record: Any) -> None:
+    """Turn fields of a dataclass that are numbers of other types into floats, with which a Decimal does not mix."""
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if not isinstance(value, (int, float)) and (number := real(value)) is not None:
+            vars(record)[f.name] = number
 
 
 def is_count(value: Any, least: float = 0, most: float = np.inf) -> bool:
@@ -166,13 +184,10 @@ def strange(value: Any) -> str:
 
 def _reads_as_number(entry: Any) -> bool:
     """Tell whether text would be a number, as all of a table's column is text if one cell is."""
-    if entry is None or type(entry).__name__ == "NAType":
-        return True
     try:
-        float(entry)
-    except (TypeError, ValueError, OverflowError):
+        return _entry(float(entry) if isinstance(entry, (str, bytes)) else entry) is not None
+    except ValueError:
         return False
-    return True
 
 
 def refused(value: Any, remedy: str) -> str:

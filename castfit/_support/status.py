@@ -138,13 +138,19 @@ class InputError(CastfitError):
         return type(self), (self.where, self.problems)
 
 
+_LISTED = 50
+"""How many of the valid names are listed: there may be thousands of experiments."""
+
+
 def suggest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint such as ``did you mean 'k1'? (valid: k1, k2)``."""
+    """Return a hint such as ``did you mean 'k1'? (valid: k1, k2)``, or ``choose from k1, k2`` where none is near."""
     names = list(valid)
+    if not names:
+        return "there are none"
     alike = [n for n in names if n.casefold() == name.casefold()]
     near = alike or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    listing = f"valid: {', '.join(names)}" if names else "there are none"
-    return f"did you mean '{near[0]}'? ({listing})" if near else f"({listing})"
+    listing = ", ".join(names[:_LISTED]) + (f", and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    return f"did you mean '{near[0]}'? (valid: {listing})" if near else f"choose from {listing}"
 
 
 def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -> list[str]:

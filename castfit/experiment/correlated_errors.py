@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import named, reals
+from castfit._support.arguments import is_one_of, named, reals
 from castfit.densities.noise.correlation import (
     JOINT,
     Across,
@@ -37,11 +37,11 @@ def is_dependent(sigma: Any, series: Mapping[str, TimeSeries]) -> bool:
 
 
 def _says(given: Any, own: TimeSeries, outputs: int) -> bool:
-    return (
-        isinstance(given, (Correlated, ErrorCovariance))
-        or (isinstance(given, Unknown) and given.name == JOINT)
-        or _is_matrix(given, own, outputs)
-    )
+    return isinstance(given, (Correlated, ErrorCovariance)) or _is_joint(given) or _is_matrix(given, own, outputs)
+
+
+def _is_joint(given: Any) -> bool:
+    return isinstance(given, Unknown) and is_one_of(given.name, JOINT)
 
 
 def _is_matrix(given: Any, own: TimeSeries, outputs: int) -> bool:
@@ -93,7 +93,7 @@ def read_dependence(
                 mistakes += _repeated(name, own)
                 rest[name] = deviation = np.sqrt(np.diag(of_own))
                 found[name] = Within(of_own / np.outer(deviation, deviation), own.times.copy())
-        elif isinstance(value, Unknown) and value.name == JOINT:
+        elif _is_joint(value):
             joint.append(name)
             more = "unknown('joint') takes nothing else: the covariance of the outputs is estimated as a whole"
             mistakes += [] if value.plain else [f"{what}: {more}"]
@@ -117,10 +117,10 @@ def _repeated(name: str, own: TimeSeries) -> list[str]:
 
 def misplaced(model: Noise) -> bool:
     """Tell whether a noise model was given what only `sigma` of an experiment says."""
-    joint = isinstance(model.sigma, Unknown) and model.sigma.name == JOINT
-    return isinstance(model.sigma, (Correlated, ErrorCovariance)) or (
-        joint and getattr(model, "correlation", None) is None
-    )
+    said = getattr(model, "correlation", None)
+    if said is not None and not isinstance(said, Correlation):
+        return True
+    return isinstance(model.sigma, (Correlated, ErrorCovariance)) or (_is_joint(model.sigma) and said is None)
 
 
 def with_dependence(noise: dict[str, Noise], found: Mapping[str, Correlation], mistakes: list[str]) -> dict[str, Noise]:

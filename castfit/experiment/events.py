@@ -155,7 +155,7 @@ class Event(Picklable):
             mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
         if not isinstance(cast("Any", forbidden), str):
             mistakes.append(f"forbidden is {text(forbidden)}; say in words why it must not happen")
-        ordered = rank is not None or persistent is not True or bool(forbidden)
+        ordered = rank is not None or persistent is not True or not is_one_of(forbidden, "")
         if ordered and not condition:
             mistakes.append("priority, persistent and forbidden are those of a condition; write for example when=x > 3")
         check("Event", mistakes)

@@ -286,7 +286,8 @@ class Experiment(Picklable):
         data, time, start, origin = counted(data, time, start, time_unit, mistakes)
         begin = 0.0 if start is None else real(start)
         if begin is None or not np.isfinite(begin):
-            mistakes.append(f"start is {text(start)}; give a finite number")
+            dated = "; a date goes with times that are dates" if begin is None else ""
+            mistakes.append(f"start is {text(start)}; give a finite number{dated}")
             begin = None
         label: Any = name
         if not isinstance(label, str):

@@ -198,9 +198,13 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     first of them, where start becomes 0; the fourth of what is returned is that date, None if there are none.
     """
     zoned: set[bool] = set()
-    found = {key: stamps for key, value in _times(data, time).items() if (stamps := _stamps(value, zoned)) is not None}
+    times = _times(data, time)
+    found = {key: stamps for key, value in times.items() if (stamps := _stamps(value, zoned)) is not None}
     origin = None if start is None else _stamps(start, zoned)
-    if not found and origin is None:
+    if not found and origin is not None:
+        mistakes.append(f"start is {text(start)}, but the times are no dates; give a number, or dates as times, too")
+        return data, time, None, None
+    if not found:
         if unit is not None:
             mistakes.append(
                 "time_unit is given, but the times are no dates; leave it out, numbers have the model's unit"
@@ -216,6 +220,12 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
         mistakes.append("some times are dates and others are lengths of time; give dates only, or lengths only")
         found = {key: stamps.astype("M8[ns]") for key, stamps in found.items()}
         kinds, origin = {"M"}, None
+    elif kinds == {"M"} and start is not None and (origin is None or np.isnat(origin)):
+        mistakes.append(f"start is {text(start)}; give a date, as the times are dates")
+        origin = None
+    others = (reals(value) for key, value in times.items() if value is not None and key not in found)
+    if any(numbers is not None and np.isfinite(numbers).any() for numbers in others):
+        mistakes.append("some times are dates, or lengths of time, and others are numbers; give one kind")
     second = np.timedelta64(UNITS[unit], "s")
     if kinds == {"m"}:
         numbers = {key: stamps / second for key, stamps in found.items()}

@@ -20,7 +20,7 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, following, say
 from castfit._support.records import dataclass
 from castfit._support.silence import is_live
-from castfit._support.status import check
+from castfit._support.status import InputError, check
 from castfit._support.time_limit import Interrupt, Stopped, watched
 from castfit.fit.attempt import FitRun, has_states, started_from, with_states
 from castfit.fit.build_result import estimate, reproduced
@@ -153,11 +153,15 @@ def fit(
       - 'k3' is not estimated: did you mean 'k2'? (valid: k1, k2)
     """
     began = time.perf_counter()
-    if not is_one_of(loss, "linear"):
-        if not isinstance(problem, Problem):
-            check("fit", [*kind_mistakes(problem), "loss is for a Problem; give the problem problem.robust(loss)"])
+    of_loss: list[str] = []
+    if not (is_one_of(loss, "linear") and is_within(f_scale, 1.0, 1.0)):
+        if isinstance(problem, Problem):
+            try:
+                problem = problem.robust(loss, f_scale)
+            except InputError as error:
+                of_loss += error.problems
         else:
-            problem = problem.robust(loss, f_scale)
+            of_loss.append("loss is for a Problem; give the problem problem.robust(loss)")
     callable_ = callback is None or callable(callback)
     known: Any = problem
     noisy = isinstance(known, (Problem, Posed)) and bool(known.posed.model.noises)
@@ -167,6 +171,7 @@ def fit(
         "retry": not is_one_of(retry, True), "verify": not is_one_of(verify, True),
     }  # fmt: skip
     mistakes = _noisy_mistakes(given, start) if noisy else kind_mistakes(problem, may_be_fixed=True)
+    mistakes += of_loss
     mistakes += option_mistakes(("callback", callback, callable_, "give a function of one Iteration"))
     asked, by = given_parts(None, None, mistakes) if noisy else given_parts(transcription, solver, mistakes)
     level, limit = real(confidence_level), real(max_time)

@@ -120,7 +120,7 @@ class IntegratorOptions:
             for name, most in (("max_steps", 10**9), ("elements", _MOST_ELEMENTS))
             if not is_count(value := getattr(self, name), 1, most)
         ]
-        if (self.method, self.compile) == ("collocation", "always"):
+        if is_one_of(self.method, "collocation") and is_one_of(self.compile, "always"):
             mistakes.append(
                 "compile is 'always', but 'collocation' spends its time elsewhere; use 'deserved' or 'auto'"
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, real, text
+from castfit._support.arguments import is_one_of, plain_numbers, real, text
 from castfit._support.bounds import both_bounds
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -36,6 +36,9 @@ class Scaled:
     lower: float = -np.inf
     upper: float = np.inf
     prior: PriorDistribution | None = None
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
 
 def scaled(

@@ -381,6 +381,12 @@ class Posed:
             raise InputError(
                 "absolute_sigma", ["the experiments say what is known of the noise; leave absolute_sigma out"]
             )
+        if absolute_sigma and all(bool((c.points.sigma == 1.0).all()) for c in self.conditions):
+            raise InputError(
+                "absolute_sigma",
+                ["absolute_sigma=True takes standard deviations as they are, but none are given; give sigma to the "
+                 "experiments, or leave absolute_sigma out"],
+            )  # fmt: skip
         group = -1 if absolute_sigma else 0
         return replace(
             self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, named, reals, text
+from castfit._support.arguments import is_one_of, is_within, items, named, reals, text
 from castfit._support.public_names import public
 from castfit._support.status import check, unknown_names
 from castfit._support.views import views
@@ -263,7 +263,7 @@ class Problem:
         loss : {"linear", "huber", "soft_l1", "cauchy"}
             Of every output with normal errors of known or unknown standard deviation; "linear" changes nothing.
         f_scale : float
-            Residual, in standard deviations, from which it is no longer quadratic.
+            Residual, in standard deviations, from which it is no longer quadratic; none with "linear".
 
         Raises
         ------
@@ -275,6 +275,8 @@ class Problem:
         if not is_one_of(loss, "linear", *LOSSES):
             check("loss", [f"loss is {text(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
         if is_one_of(loss, "linear"):
+            of_none = "f_scale is that of a robust loss; give loss='huber' or another, or leave f_scale out"
+            check("loss", [] if is_within(f_scale, 1.0, 1.0) else [of_none])
             return self
         model = LOSSES[loss](f_scale=f_scale)
         unknown = (isinstance(n.sigma, Unknown) for e in self.experiments for n in e.noise.values())

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
+from castfit._support.status import suggest
 
 ONES = [1, 1.0, np.float32(1), np.int8(1), np.array(1), Decimal(1), Fraction(1), np.uint64(1)]
 
@@ -22,7 +23,8 @@ def test_numbers(one):
     np.testing.assert_array_equal(reals([one, one]), [1.0, 1.0])
 
 
-OTHERS = ["1", b"1", True, np.bool_(True), 1j, ca.SX(1), ca.MX(1), {}, {1}, object(), np.datetime64("2020"), 10**400]
+OTHERS = ["1", b"1", True, np.bool_(True), 1j, np.complex64(1), ca.SX(1), ca.MX(1), {}, {1}, object(),
+          np.datetime64("2020"), np.datetime64(1, "ns"), np.timedelta64(1, "ns"), 10**400]  # fmt: skip
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=[f"other{i}" for i in range(len(OTHERS))])
@@ -32,8 +34,16 @@ def test_other_things_are_no_numbers(other):
     assert reals(np.array([1.0, other], dtype=object)) is None
 
 
+def test_valid_names_are_listed_where_none_is_near():
+    assert suggest("q", ["k", "m"]) == "choose from k, m"
+    assert suggest("K", ["k", "m"]) == "did you mean 'k'? (valid: k, m)"
+    assert suggest("q", []) == "there are none"
+    assert suggest("q", map(str, range(1000))).endswith(", 49, and 950 more")
+
+
 def test_arrays_are_no_single_number():
     assert real(None) is None
+    assert real(pd.NA) is None
     assert real([1.0]) is None
     assert real(np.array([1.0])) is None
     assert np.isnan(real(np.nan))

@@ -28,7 +28,7 @@ CALLS = [
     (cf.Input.linear, {"tmies": 1}, "cf.Input.linear has no argument 'tmies'; did you mean 'times'?"),
     (PROBLEM.robust, {"lost": "huber"}, "cf.Problem.robust has no argument 'lost'; did you mean 'loss'?"),
     (cf.petab.load, {"pathe": 1}, "cf.petab.load has no argument 'pathe'; here it is file"),
-    (cf.petab.load, {"quux": 1}, "cf.petab.load has no argument 'quux'; (valid: file, verbose)"),
+    (cf.petab.load, {"quux": 1}, "cf.petab.load has no argument 'quux'; choose from file, verbose"),
     (cf.Experiment, {"time": [0]}, "missing a required argument: 'data'; the arguments are data, time"),
 ]
 

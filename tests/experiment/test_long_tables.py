@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import castfit as cf
+from tests.builders import refused
 
 LONG = pd.DataFrame(
     {
@@ -137,6 +138,23 @@ def test_dates_count_from_the_start():
         time_unit="h", start=DAYS[0],
     )  # fmt: skip
     assert [e.data["x"][0].tolist() for e in (one, two)] == [[0.0], [12.0, 48.0]]
+
+
+@pytest.mark.parametrize("start", ["2026-03-27", 5, float("nan"), pd.NaT])
+def test_a_start_that_is_no_date_is_not_left_out_beside_dates(start):
+    """It was: the initial states held at the first of the times."""
+    with refused(f"start is {start!r}; give a date, as the times are dates"):
+        cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=DAYS, time_unit="d", start=start)
+
+
+def test_dates_are_not_mixed_with_numbers():
+    for start in (date(2026, 3, 27), timedelta(1), pd.NaT):
+        with refused(f"start is {start!r}, but the times are no dates; give a number, or dates as times, too"):
+            cf.Experiment({"x": [1.0, 2.0]}, time=[0, 1], time_unit="d", start=start)
+    with refused("start is '2026-03-27'; give a finite number; a date goes with times that are dates"):
+        cf.Experiment({"x": [1.0, 2.0]}, time=[0, 1], start="2026-03-27")
+    with refused("some times are dates, or lengths of time, and others are numbers; give one kind"):
+        cf.Experiment({"x": (DAYS, [1.0, 2.0, 3.0]), "y": ([0, 1], [1.0, 2.0])}, time_unit="d")
 
 
 def test_lengths_of_time_need_no_beginning():

@@ -255,7 +255,15 @@ def test_absolute_sigma_follows_the_data_unless_said_otherwise():
     assert cf.fit(decay_problem()).absolute_sigma
     assert not cf.fit(decay_problem(), absolute_sigma=False).absolute_sigma
     assert not cf.fit(lotka_volterra()).absolute_sigma
-    assert cf.fit(lotka_volterra(), absolute_sigma=True).absolute_sigma
+    with refused("absolute_sigma=True takes standard deviations as they are, but none are given; give sigma"):
+        cf.fit(lotka_volterra(), absolute_sigma=True)
+
+
+def test_what_is_wrong_with_a_loss_is_told_beside_other_mistakes():
+    with refused("f_scale is that of a robust loss; give loss='huber' or another", "max_time is -1"):
+        cf.fit(decay_problem(), f_scale=2.0, max_time=-1)
+    with refused("loss is 'hubr'; choose 'linear', 'huber'", "give True or False"):
+        cf.fit(decay_problem(), loss="hubr", retry="no")
 
 
 def test_verbose(capfd):

@@ -145,7 +145,7 @@ def test_users_see_their_own_states():
     assert model.states[1] == "x(t - tau), node 1"
     assert str(model) == "Model(ODE: states x; parameters r, tau; delays x(t - tau): 10 nodes)"
     with refused(
-        "'y' is measured but is neither a state nor an output: (valid: x)", "'z', which is no state: (valid: x)"
+        "'y' is measured but is neither a state nor an output: choose from x", "'z', which is no state: choose from x"
     ):
         cf.Problem(model, cf.Experiment({"y": [1.0]}, time=[1.0], initial={"z": 1.0}),
                    parameters={"r": 1.0, "tau": 1.0})  # fmt: skip

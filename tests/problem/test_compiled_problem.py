@@ -210,5 +210,5 @@ def test_simulations_of_what_is_posed():
     assert found["y"] == pytest.approx(posed.conditions[0].points.values[:, 1], abs=1e-6)
     with refused("'m' is a number in this posed problem"):
         cf.simulate(fixed, {"m": 2.0})
-    with refused("'q' is neither estimated nor a parameter of the model: (valid: k, m)"):
+    with refused("'q' is neither estimated nor a parameter of the model: choose from k, m"):
         cf.simulate(posed, {"q": 1.0})

@@ -257,7 +257,7 @@ def test_every_mistake_is_listed_at_once():
         "a: initial names 'zz', which is no state",
         "a: state 'y' has no initial value",
         "a: the initial value 2 of 'x' lies outside its state_bounds [0, 1]",
-        "a: 'u' is no input of the model: (there are none)",
+        "a: 'u' is no input of the model: there are none",
         "a: the initial value of 'x' contains 'x', which is no parameter",
     ):
         Problem(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,6 +30,55 @@ def test_nothing_but_the_scale_of_a_students_t_is_estimated(method):
     df = noise["x"].df
     score = (df + 1) * np.sum((r / s) ** 2 / (df + (r / s) ** 2)) - r.size  # of log sigma
     assert score == pytest.approx(0.0, abs=1e-2)
+
+
+AMBIGUOUS = [np.zeros((2, 2)), pd.NA, pd.Series([1, 2]), cf.symbols("x")]  # without a truth value
+
+
+@pytest.mark.parametrize("value", AMBIGUOUS, ids=lambda value: type(value).__name__)
+def test_what_has_no_truth_value_is_refused(value):
+    x = cf.symbols("x")
+    with pytest.raises(cf.InputError, match=r"forbidden is .*; say in words"):
+        cf.Event(when=x < 0.5, changes={x: 1.0}, forbidden=value)
+    with pytest.raises(cf.InputError, match=r"method is .*choose from"):
+        cf.IntegratorOptions(method=value)
+    with pytest.raises(cf.InputError, match=r"unknown\(\) is named .*give text"):
+        cf.Experiment(DATA, time=TIMES, sigma=cf.unknown(value))
+    with pytest.raises(cf.InputError, match=r"guess"):
+        cf.Problem(cf.Model({x: -x}, outputs={"y": cf.scaled(x, guess=value)}), cf.Experiment({"y": [1.0]}, time=[1.0]))
+
+
+@pytest.mark.parametrize("number", [Decimal, Fraction, np.longdouble, np.array, np.float32])
+def test_numbers_of_other_types_are_floats_in_priors_and_noise(number):
+    """A Decimal does not mix with floats, and of long doubles CasADi dies."""
+    of = cf.priors
+    for name, *given in (
+        ("Normal", 0.5, 0.25), ("LogNormal", 0.5, 0.25), ("Laplace", 0.5, 0.25), ("Gamma", 2.0, 0.5),
+        ("Beta", 2.0, 3.0), ("Uniform", 0.25, 0.75),
+    ):  # fmt: skip
+        made, plain = (getattr(of, name)(*map(kind, given)) for kind in (number, float))
+        assert (made, made.row(0.5), made.ppf(0.25)) == (plain, plain.row(0.5), plain.ppf(0.25))
+    normal = of.Normal(0.5, 0.25)
+    assert of.Truncated(normal, number(0.25)).ppf(0.5) == of.Truncated(normal, 0.25).ppf(0.5)
+    for noise in (cf.Gaussian(below=number(0.25)), cf.StudentT(number(0.125), df=number(4.0))):
+        experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, noise={"x": noise})
+        assert cf.fit(decay_problem().replace(experiments=experiment)).success
+    assert cf.unknown(lower=number(0.25)) == cf.unknown(lower=0.25)
+
+
+@pytest.mark.parametrize("value", [5, "x", object()])
+def test_a_correlation_is_no_argument_of_a_noise_model(value):
+    """It was left out without a word."""
+    with refused("noise of 'x': errors that depend on each other are said by sigma= of the experiment"):
+        cf.Experiment(DATA, time=TIMES, sigma=0.1, noise={"x": cf.Gaussian(correlation=value)})
+
+
+def test_complex_data_end_in_the_refusal_alone():
+    with refused("'x' contains something that is no real number: array([1.+0.j"):
+        cf.Experiment({"x": np.ones(5, dtype=complex)}, time=TIMES)
+    stamps = np.array([np.datetime64(i, "ns") for i in range(5)] + [None])[:5]
+    with refused("'x' contains something that is no real number"):  # nanoseconds were taken for values
+        cf.Experiment({"x": stamps}, time=TIMES)
 
 
 @pytest.mark.parametrize("sigma", [0.1, None])
@@ -96,7 +148,7 @@ def test_times_of_a_constraint_are_times(times):
 def test_a_constraint_is_read_as_a_whole():
     x = cf.symbols("x")
     for wrong, said in (
-        ({"of": "x"}, "constraint 1 has of='x': (valid: value, rate, total)"),
+        ({"of": "x"}, "constraint 1 has of='x': choose from value, rate, total"),
         ({"name": 5}, "constraint 1 is named 5; give text"),
         ({"experiments": 5}, "experiment is 5; give the name of an experiment"),
     ):

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import casadi as ca
 import numpy as np
 
+from castfit._support.arguments import plain_numbers
 from castfit._support.pickling import Picklable
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -141,6 +142,9 @@ class Noise(Picklable, ABC):
     """What the spread is called among the estimates, as in ``sigma(y)``."""
     in_unit_of_output: ClassVar[bool] = True
     """Whether the spread has the unit of the output."""
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
     @property
     def normalisable(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import real, text
+from castfit._support.arguments import plain_numbers, real, text
 from castfit._support.bounds import both_bounds
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -23,6 +23,9 @@ class Unknown:
     lower: float = 0.0
     upper: float = np.inf
     prior: Any = None
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
     @property
     def plain(self) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 
 import scipy
 
-from castfit._support.arguments import is_one_of, real, text
+from castfit._support.arguments import is_one_of, plain_numbers, real, text
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 
@@ -57,6 +57,9 @@ class PriorDistribution(ABC):
 
     What is wrong with its arguments is found by `Problem`, with all other mistakes.
     """
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
     @abstractmethod
     def row(self, x: float) -> PriorRow:

@@ -59,11 +59,11 @@ class RunOptions:
     def file_mistakes(self) -> list[str]:
         """Say what is wrong about the checkpoint."""
         given: Any = self.checkpoint
-        if given is not None and not isinstance(given, (str, PathLike)):
-            return [f"checkpoint is {text(given)}; give the path of a file"]
         wrong = flag_mistakes(resume=self.resume)
-        if not wrong and self.resume and given is None:
-            return ["resume=True continues a checkpoint; give checkpoint=path"]
+        if given is not None and not isinstance(given, (str, PathLike)):
+            wrong.append(f"checkpoint is {text(given)}; give the path of a file")
+        if is_one_of(self.resume, True) and given is None:
+            wrong.append("resume=True continues a checkpoint; give checkpoint=path")
         return wrong
 
     @property

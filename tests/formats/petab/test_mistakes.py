@@ -77,7 +77,7 @@ def test_every_table_at_once(tmp_path):
     with refused(
         "parameters.tsv, line 3: parameterId 'k' is there twice, first in parameters.tsv, line 2",
         "parameters.tsv, line 4: parameterId is '2nd', which is no identifier",
-        "measurements.tsv, line 4: simulationConditionId 'd' is not in the condition table: (valid: c)",
+        "measurements.tsv, line 4: simulationConditionId 'd' is not in the condition table: choose from c",
         "parameters.tsv, line 2: parameterScale is 'ln'; choose lin, log, log10",
         "parameters.tsv, line 5: 'A0' is estimated, but has no lowerBound",
         "parameters.tsv, line 5: 'A0' is estimated, but has no upperBound",
