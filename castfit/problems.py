@@ -367,6 +367,8 @@ def exact_trajectory(
     -------
     mapping from state to (n,) array
     """
+    given: Any = model
+    check("exact_trajectory", [] if isinstance(given, Model) else [f"model is {text(given)}; give a Model"])
     system = model.system
     p = [parameters[name] for name in model.parameters]
     right = Buffered(system.function("right", ca.densify(system.ode)), ("o0",))

@@ -82,7 +82,7 @@ def plain_numbers(record: Any) -> None:
     """Turn fields of a dataclass that are numbers of other types into floats, with which a Decimal does not mix."""
     for f in fields(record):
         value = getattr(record, f.name)
-        if not isinstance(value, (int, float)) and (number := real(value)) is not None:
+        if not isinstance(value, (int, float, np.integer)) and (number := real(value)) is not None:
             vars(record)[f.name] = number
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import Any
 
@@ -156,6 +156,15 @@ def suggest(name: str, valid: Iterable[str]) -> str:
 def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -> list[str]:
     """Say a sentence, in which {} stands for the name, of each name that is not valid, with a hint."""
     return [f"{sentence.replace('{}', name)}: {suggest(name, valid)}" for name in names if name not in valid]
+
+
+def told(action: Callable[[], Any]) -> list[str]:
+    """Do something for the mistakes that it finds, so that they are told beside others."""
+    try:
+        action()
+    except InputError as error:
+        return list(error.problems)
+    return []
 
 
 def check(where: str, problems: list[str]) -> None:

@@ -6,7 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from castfit._support.arguments import text
 from castfit._support.status import InputError
 
 
@@ -15,6 +17,9 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
 
     It is written beside its place and moved there, or, in a folder that takes no new files, in place.
     """
+    given: Any = path
+    if not isinstance(given, (str, os.PathLike)):
+        raise InputError("save", [f"path is {text(given)}; give the path of a file"])
     target = Path(path)
     if target.exists() and not target.is_file():
         return _write_to_device(target, parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def _says(given: Any, own: TimeSeries, outputs: int) -> bool:
     return isinstance(given, (Correlated, ErrorCovariance)) or _is_joint(given) or _is_matrix(given, own, outputs)
 
 
-def _is_joint(given: Any) -> bool:
+def _is_joint(given: Any) -> TypeGuard[Unknown]:
     return isinstance(given, Unknown) and is_one_of(given.name, JOINT)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, option_mistakes, real, reals, text
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, plain_numbers, real, reals, text
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -56,6 +56,7 @@ class FreeInput:
                                                                                          "linear")]  # fmt: skip
                 mistakes += list(dict.fromkeys(found))
         check("Input.free", mistakes)
+        plain_numbers(self)
 
     @property
     def size(self) -> int:

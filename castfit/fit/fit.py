@@ -32,7 +32,7 @@ from castfit.fit.strategies import lowest_met, never_above_start, search, told_o
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.problem.compiled_problem import Posed
-from castfit.problem.problem import Posable, Problem, kind_mistakes
+from castfit.problem.problem import Posable, Problem, kind_mistakes, start_mistakes
 from castfit.result.result import Result
 from castfit.simulate.simulate import Nodes
 from castfit.solve.gauss_newton import GaussNewton
@@ -184,6 +184,8 @@ def fit(
     )
     mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
     mistakes += _worker_mistakes(workers, asked)
+    if mistakes and not noisy and isinstance(start, Mapping):
+        mistakes += start_mistakes(problem, start)
     check("fit", mistakes)
     assert level is not None
     assert limit is not None

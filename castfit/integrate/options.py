@@ -10,13 +10,12 @@ nothing in them is stiff.
 
 from __future__ import annotations
 
-from numbers import Real
 from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, text
+from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, plain_numbers, text
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -104,6 +103,7 @@ class IntegratorOptions:
     watch_sensitivities: bool = True
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         mistakes = [
             f"{name} is {text(value)}: {suggest(str(value), valid)}"
             for name, value, valid in (("method", self.method, METHODS), ("compile", self.compile, COMPILE))
@@ -112,7 +112,7 @@ class IntegratorOptions:
         mistakes += [
             f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
             for name, upper in (("relative_tolerance", 0.1), ("absolute_tolerance", np.inf))
-            if not (isinstance(value := getattr(self, name), Real) and is_within(value, 0.0, upper, strictly=True))
+            if not is_within(value := getattr(self, name), 0.0, upper, strictly=True)
         ]
         mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [

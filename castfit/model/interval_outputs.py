@@ -19,6 +19,8 @@ import casadi as ca
 
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
+from castfit._support.status import check
+from castfit.model.expressions import number_or_expression
 
 
 @brief
@@ -56,6 +58,11 @@ def per_interval(rate: Any) -> Remembered:
     rate : casadi.SX expression
         Of states, parameters, inputs and time, per unit of time.
 
+    Raises
+    ------
+    InputError
+        If it is no scalar expression.
+
     Examples
     --------
     >>> import castfit as cf
@@ -69,7 +76,7 @@ def per_interval(rate: Any) -> Remembered:
     >>> cf.simulate(model, {"b": 2.0, "g": 0.5, "rho": 1000}, [0, 1, 2, 3])["cases"].round(1)
     array([  0. ,  43.8, 195.9, 501.6])
     """
-    return Remembered("per interval", rate)
+    return _remembered("per_interval", "per interval", "rate", rate)
 
 
 def interval_mean(expression: Any) -> Remembered:
@@ -79,6 +86,11 @@ def interval_mean(expression: Any) -> Remembered:
     ----------
     expression : casadi.SX expression
 
+    Raises
+    ------
+    InputError
+        If it is no scalar expression.
+
     Examples
     --------
     >>> import castfit as cf
@@ -87,7 +99,7 @@ def interval_mean(expression: Any) -> Remembered:
     >>> print(cf.simulate(model, {"k": 1.0}, [0, 1, 2])["mean"].round(4))
     [2.     1.2642 0.8647]
     """
-    return Remembered("mean", expression)
+    return _remembered("interval_mean", "mean", "expression", expression)
 
 
 def relative_to_first(expression: Any) -> Remembered:
@@ -100,6 +112,11 @@ def relative_to_first(expression: Any) -> Remembered:
     ----------
     expression : casadi.SX expression
 
+    Raises
+    ------
+    InputError
+        If it is no scalar expression.
+
     Examples
     --------
     >>> import castfit as cf
@@ -108,7 +125,14 @@ def relative_to_first(expression: Any) -> Remembered:
     >>> print(cf.simulate(model, {"k": 1.0}, [0, 1, 2])["fold"].round(4))
     [1. 1. 1.]
     """
-    return Remembered("relative", expression)
+    return _remembered("relative_to_first", "relative", "expression", expression)
+
+
+def _remembered(where: str, kind: str, what: str, given: Any) -> Remembered:
+    mistakes: list[str] = []
+    read = number_or_expression(what, given, "give a scalar SX expression of the model's symbols", mistakes)
+    check(where, mistakes)
+    return Remembered(kind, read)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import items, named, text
+from castfit._support.arguments import items, named, real, text
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief, listed, one_line
@@ -705,10 +705,11 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
     out: dict[str, ca.SX] = {}
     for name, expression in expressions.items():
         try:
-            value = expression if isinstance(expression, ca.SX) else ca.SX(expression)
+            number = real(expression)  # not every type of number is one of CasADi's
+            value = expression if isinstance(expression, ca.SX) else ca.SX(expression if number is None else number)
         except (RuntimeError, TypeError, ValueError):
             value = None
-        if value is None or isinstance(expression, bool):
+        if value is None or isinstance(expression, (bool, np.bool_)):
             mistakes.append(f"{what} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
         elif value.numel() != 1:
             mistakes.append(f"{what} '{name}' has shape {value.shape}; it must be a scalar")

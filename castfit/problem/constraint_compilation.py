@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import real, text
+from castfit._support.arguments import is_one_of, real, text
 from castfit._support.casadi_functions import Built
 from castfit._support.records import dataclass
 from castfit._support.status import unknown_names
@@ -262,7 +262,7 @@ def shape_mistakes(constraint: Constraint) -> list[str]:
     name, expression = constraint.name, constraint.expression
     lower, upper = real(constraint.lower), real(constraint.upper)
     mistakes: list[str] = []
-    if constraint.of != "total":
+    if not is_one_of(constraint.of, "total"):
         if lower is None or upper is None or not (lower <= upper and lower < np.inf and upper > -np.inf):
             shown = f"{text(constraint.lower)} and {text(constraint.upper)}"
             mistakes.append(f"{name} has the bounds {shown}; give lower <= upper, infinite for none")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, name_of, real, reals, text
+from castfit._support.arguments import is_one_of, items, name_of, plain_numbers, real, reals, text
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
@@ -88,6 +88,9 @@ class Constraint(Picklable):
     experiments: tuple[str, ...] = ()
     of: str = "value"
     shown: str = ""
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
     @property
     def equation(self) -> bool:
@@ -166,8 +169,8 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     assert found is not None
     instants = tuple(float(t) for t in np.unique(times))
     shown = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
-    where = f"{found.shown} at t = {shown}"
-    return replace(found, times=instants, experiments=chosen, shown=where, name=name or found.name)
+    where, called = f"{found.shown} at t = {shown}", found.name if is_one_of(name, "") else name
+    return replace(found, times=instants, experiments=chosen, shown=where, name=called)
 
 
 def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -204,7 +207,8 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     found, chosen = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
     check("along", mistakes)
     assert found is not None
-    return replace(found, times=ALONG, experiments=chosen, shown=f"{found.shown} along", name=name or found.name)
+    called = found.name if is_one_of(name, "") else name
+    return replace(found, times=ALONG, experiments=chosen, shown=f"{found.shown} along", name=called)
 
 
 def between(lower: float, expression: Any, upper: float, *, name: str = "") -> Constraint:

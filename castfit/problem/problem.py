@@ -17,7 +17,7 @@ import numpy as np
 
 from castfit._support.arguments import is_one_of, is_within, items, named, reals, text
 from castfit._support.public_names import public
-from castfit._support.status import check, unknown_names
+from castfit._support.status import check, told, unknown_names
 from castfit._support.views import views
 from castfit.densities.noise.unknown import Unknown
 from castfit.densities.priors import Entry, Normal, Priors, read_entries
@@ -360,6 +360,14 @@ def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
     if problem.names or may_be_fixed:
         return []
     return ["nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess)), or use simulate"]
+
+
+def start_mistakes(problem: Any, start: Any) -> list[str]:
+    """Say what is wrong with the values at which a search is to start, if there is a problem to look at."""
+    if not isinstance(problem, (Problem, Posed)):
+        return []
+    found = told(lambda: problem.posed.theta_from(start))
+    return [said if said.startswith("start") else f"start: {said}" for said in found]
 
 
 def with_nodes(problem: Posable, order: int) -> Posable | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, text
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -105,6 +105,7 @@ class GaussNewton:
     accuracy: str = "deserved"
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         mistakes: list[str] = []
         rule: Any = self.step_control
         if isinstance(rule, str) and rule not in STEP_CONTROLS:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, named, option_mistakes
+from castfit._support.arguments import is_count, is_one_of, is_within, named, option_mistakes, plain_numbers
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.silence import Capture, captured, released
@@ -159,6 +159,7 @@ class Ipopt:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         hessians = "auto", "exact", "gauss-newton", "limited-memory"
         choices = "choose 'auto', 'exact', 'gauss-newton' or 'limited-memory'"
         solver, tolerance = self.linear_solver, self.tolerance

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, text
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
 from castfit._support.status import Status, check
@@ -75,6 +75,7 @@ class Sqp:
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         mistakes: list[str] = []
         if is_one_of(self.scalar, "squares"):
             mistakes.append("scalar='squares' is gone, as it hardly converged; write Sqp(), which collects rows")

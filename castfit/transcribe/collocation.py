@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
@@ -82,6 +82,7 @@ class Collocation:
     integrator: IntegratorOptions = field(default_factory=IntegratorOptions)
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         mistakes = interval_mistakes("elements", self.elements, words=("auto", "data"))
         tolerance: Any = self.tolerance
         mistakes += option_mistakes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 
+import casadi as ca
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +45,20 @@ def test_what_has_no_truth_value_is_refused(value):
         cf.IntegratorOptions(method=value)
     with pytest.raises(cf.InputError, match=r"unknown\(\) is named .*give text"):
         cf.Experiment(DATA, time=TIMES, sigma=cf.unknown(value))
+    for penalty in (cf.lasso, cf.tikhonov):
+        with pytest.raises(cf.InputError, match=r"on is .*; choose"):
+            penalty("k", 1.0, towards=1.0, on=value)
+    for relation in (cf.at(1.0, x >= 0, name=value), cf.along(x >= 0, name=value), cf.Constraint(x, of=value, lower=0)):
+        with pytest.raises(cf.InputError, match=r"is named|has of="):
+            decay_problem(constraints=relation)
+    for argument in ("outputs", "at_most"):
+        if not (argument == "outputs" and isinstance(value, ca.SX)):
+            with pytest.raises(cf.InputError, match=f"{argument} (is|are)"):
+                cf.Candidate([1.0, 2.0], **{argument: value})
+    for remember in (cf.per_interval, cf.interval_mean, cf.relative_to_first):
+        if not isinstance(value, ca.SX):
+            with pytest.raises(cf.InputError, match=r"give a scalar SX expression"):
+                remember(value)
     with pytest.raises(cf.InputError, match=r"guess"):
         cf.Problem(cf.Model({x: -x}, outputs={"y": cf.scaled(x, guess=value)}), cf.Experiment({"y": [1.0]}, time=[1.0]))
 
@@ -64,6 +79,13 @@ def test_numbers_of_other_types_are_floats_in_priors_and_noise(number):
         experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, noise={"x": noise})
         assert cf.fit(decay_problem().replace(experiments=experiment)).success
     assert cf.unknown(lower=number(0.25)) == cf.unknown(lower=0.25)
+    for options in (cf.GaussNewton, cf.Sqp, cf.Ipopt, cf.Collocation):
+        assert options(tolerance=number(2.0**-20)) == options(tolerance=2.0**-20)
+    tight = {"relative_tolerance": number(2.0**-20), "absolute_tolerance": number(2.0**-30)}
+    assert cf.IntegratorOptions(**tight) == cf.IntegratorOptions("auto", 2.0**-20, 2.0**-30)
+    x = cf.symbols("x")
+    assert cf.Input.free(2, lower=number(0.25), upper=1.0).lower == cf.Constraint(x, lower=number(0.25)).lower == 0.25
+    assert float(cf.Model({x: -x}, initial={x: number(2.0)}).initial["x"]) == 2.0
 
 
 @pytest.mark.parametrize("value", [5, "x", object()])
@@ -212,3 +234,30 @@ def test_formulas_nested_too_deeply_are_counted_before_libsbml_reads_them(depth)
         cf.sbml.load(deep)
     fine = good.replace("<ci> k </ci>", "<apply><sin/>" * 200 + "<ci> k </ci>" + "</apply>" * 200)
     assert cf.sbml.load(fine).model.states == ("A",)
+
+
+def test_mistakes_in_a_start_are_told_beside_others():
+    beside = "start: 'kk' is not estimated: did you mean 'k'?"
+    with refused("max_time is -1", beside):
+        cf.fit(decay_problem(), start={"kk": 1.0}, max_time=-1)
+    with refused("max_time is -1", beside):
+        cf.doctor(decay_problem(), start={"kk": 1.0}, max_time=-1)
+    with refused("confidence_level is 95", "absolute_sigma is 'a'", "max_time is -1", beside):
+        cf.incremental(
+            decay_problem(),
+            start={"kk": 1.0},
+            max_time=-1,
+            confidence_level=95,
+            absolute_sigma="a",  # type: ignore[arg-type]
+        )
+    result = cf.fit(decay_problem())
+    with refused("start is where a Problem is fitted from; leave it out beside a Result"):
+        cf.doctor(result, start={"k": 1.0})
+    with refused("slices is 0", "names holds 'kk'", "names holds 'm'"):
+        cf.contours(result, "kk", "m", slices=0)
+    with refused("resume is 'yes'", "checkpoint is 5"):
+        cf.leave_out(result, "value", checkpoint=5, resume="yes")  # type: ignore[arg-type]
+    with refused("candidates contain 5; give Candidate(...), or a list of them"):
+        cf.design(result, [cf.Candidate([1.0]), 5], budget=1)  # type: ignore[list-item]
+    with refused("path is 5; give the path of a file"):
+        result.save(5)  # type: ignore[arg-type]

@@ -249,7 +249,7 @@ def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penal
     else:
         number = _number("towards", towards, mistakes)
         target = dict.fromkeys(chosen, number)
-    if on == "log" and isinstance(target, dict) and any(v <= 0.0 for v in target.values()):
+    if is_one_of(on, "log") and isinstance(target, dict) and any(v <= 0.0 for v in target.values()):
         mistakes.append("towards must be positive where logarithms are compared")
     check(where, mistakes)
     assert strength is not None

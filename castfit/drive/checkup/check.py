@@ -22,6 +22,7 @@ from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import given_parts
 from castfit.integrate import IntegratorOptions
+from castfit.problem.problem import start_mistakes
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
@@ -185,6 +186,10 @@ def doctor(
     )
     method = given_parts(transcription, solver, mistakes)
     mistakes += problem_mistakes(given, "give a Problem or a Result")
+    if isinstance(given, Result) and start is not None:
+        mistakes.append("start is where a Problem is fitted from; leave it out beside a Result")
+    elif isinstance(begun, Mapping):
+        mistakes += start_mistakes(given, begun)
     check("doctor", mistakes)
     assert limit is not None
 

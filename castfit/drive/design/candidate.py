@@ -130,7 +130,11 @@ class Candidate:
         if grid is None or grid.ndim != 1 or not grid.size or not np.isfinite(grid).all():
             mistakes.append(f"times are {text(times)}; give a grid of numbers, such as numpy.linspace(0, 10, 101)")
             grid = np.zeros(1)
-        chosen = [outputs] if isinstance(outputs, str) or name_of(outputs) is not None else items(outputs or ())
+        chosen = (
+            [outputs]
+            if isinstance(outputs, str) or name_of(outputs) is not None
+            else items(() if outputs is None else outputs)
+        )
         names = [name_of(o) for o in chosen or ()]
         if chosen is None or None in names:
             mistakes.append(f"outputs are {text(outputs)}; give their names")
@@ -145,7 +149,7 @@ class Candidate:
             *(("cost", c, is_within(c, 0.0, np.inf, strictly=True), "give a positive number, or one per output")
               for c in costs.values()),
             ("together", together, is_one_of(together, *TOGETHER), "choose 'output', 'time' or 'experiment'"),
-            ("at_most", at_most, is_count(at_most, 1) or at_most == np.inf, "give a positive integer"),
+            ("at_most", at_most, is_count(at_most, 1, 2**53) or is_within(at_most, np.inf), "give a positive integer"),
             ("spacing", spacing, gap is not None and 0 <= gap < np.inf, "give a time that is not negative"),
             ("per_subject", n, n is None or is_count(n, 1), "give a positive integer, or leave it out"),
             *(("sigma", s, isinstance(s, Relative) or is_within(s, 0.0, np.inf, strictly=True),
@@ -154,7 +158,7 @@ class Candidate:
             ("name", name, isinstance(name, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
         )  # fmt: skip
         mistakes += flag_mistakes(same=same, fixed=fixed, between=between)
-        if each and together != "output":
+        if each and not is_one_of(together, "output"):
             mistakes.append("outputs that are bought together have one cost; give a number, or together='output'")
         if same is True and (any(changes.values()) or happens is not None):
             mistakes.append("what is the same experiment cannot differ from it; leave same=True out, or what differs")

@@ -182,7 +182,9 @@ def design(
     mistakes += [*flag_mistakes(worst=worst, exact=exact), *rng_mistakes(rng)]
     given = [candidates] if isinstance(candidates, Candidate) else items(candidates) or []
     if not given or not all(isinstance(c, Candidate) for c in given):
-        check("design", [f"candidates are {text(candidates)}; give Candidate(...), or a list of them", *mistakes])
+        odd = next((c for c in given if not isinstance(c, Candidate)), candidates)
+        where = "candidates are" if odd is candidates else "candidates contain"
+        check("design", [f"{where} {text(odd)}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
     ends = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent

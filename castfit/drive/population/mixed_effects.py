@@ -152,7 +152,8 @@ def mixed_effects(
             *run.file_mistakes(),
             *option_mistakes(
                 ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
-                ("confidence_level", confidence_level, level is not None and 0.0 < level < 1.0, "between 0 and 1"),
+                ("confidence_level", confidence_level, level is not None and 0.0 < level < 1.0,
+                 "it lies between 0 and 1"),
                 ("integrator", integrator, given is None or isinstance(given, IntegratorOptions),
                  "give IntegratorOptions(...)"),
             ),

@@ -30,7 +30,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_within, option_mistakes, reals, text
+from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, reals, text
 from castfit._support.arrays import Array
 from castfit._support.renamed import renamed
 from castfit._support.status import Status, check, suggest
@@ -44,7 +44,7 @@ from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed
-from castfit.problem.problem import Posable
+from castfit.problem.problem import Posable, start_mistakes
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration
@@ -158,13 +158,18 @@ def incremental(
             fraction,
         ),
         ("bound_relaxation", bound_relaxation, is_within(bound_relaxation, 0, strictly=True), positive),
-    )
+        ("confidence_level", confidence_level, is_within(confidence_level, 0, 1, strictly=True), fraction),
+        ("absolute_sigma", absolute_sigma, absolute_sigma is None or is_one_of(absolute_sigma, True, False),
+         "give True, False or None"),
+    )  # fmt: skip
     mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
     require_problem("incremental", problem, mistakes)
     if not isinstance(horizons, str):
         mistakes += _horizon_mistakes(problem.posed, horizons)
     elif horizons not in RULES:
         mistakes.append(f"horizons is '{horizons}': {suggest(horizons, RULES)}")
+    if start is not None:
+        mistakes += start_mistakes(problem, start)
     check("incremental", mistakes)
     run = run.cleaned()
     driver = _Driver(

@@ -189,7 +189,7 @@ def contours(
     found_levels = read_levels(confidence_levels, mistakes)
     mistakes += option_mistakes(("slices", slices, is_count(slices, 4), "give an integer of at least 4"))
     problem = owner(result, mistakes)
-    check("contours", mistakes)
+    check("contours", mistakes if problem is None else [])
     assert problem is not None
     posed = as_fitted(problem.posed, result)
     targets = read_targets(result, posed, [first, second], mistakes)
