@@ -129,5 +129,5 @@ def test_the_first_value_says_what_others_are_relative_to_and_is_no_measurement(
 
 def test_a_rate_must_be_an_expression() -> None:
     x = cf.symbols("x")
-    with pytest.raises(cf.InputError, match="rate is .x.; give a scalar SX expression"):
+    with pytest.raises(cf.InputError, match="rate is 'x'; give a scalar SX expression"):
         cf.Model({x: -x}, outputs={"cases": cf.per_interval("x")})
