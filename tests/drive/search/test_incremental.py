@@ -127,8 +127,8 @@ def test_a_likelihood_has_the_deviations_of_its_own_statistics(kind):
 
 
 def test_what_the_data_leave_open_keeps_the_users_bounds():
-    problem = lotka_volterra().posed.until(1.0)
-    result = cf.fit(problem, cf.SingleShooting(), absolute_sigma=True)
+    problem = lotka_volterra().posed.until(1.0).with_sigma(1.0)
+    result = cf.fit(problem, cf.SingleShooting())
     assert result.success
     user = Bounds(*problem.bounds)
     limits = confidence_limits(result, 0.99, 1e-8, user)
