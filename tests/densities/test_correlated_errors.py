@@ -62,6 +62,17 @@ def test_generalised_least_squares(transcription, solver):
         assert result.neg2loglik == pytest.approx(log_l, rel=1e-9)
 
 
+def test_a_fit_that_runs_out_of_iterations_is_told_by_the_squares_that_were_asked():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 3.0})
+    y, C = 3 * np.exp(-0.5 * TIMES) + 0.1 * np.sin(3 * TIMES), 0.01 * np.exp(-np.abs(TIMES[:, None] - TIMES) / 1.5)
+    experiment = cf.Experiment({"x": y}, time=TIMES, sigma={"x": cf.correlated(0.1, time=1.5)})
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.5}), "single", cf.GaussNewton(max_iter=1))
+    assert result.status is cf.Status.MAX_ITERATIONS
+    r = y - 3 * np.exp(-result["k"].value * TIMES)
+    assert result.chi2 == pytest.approx(r @ np.linalg.solve(C, r), rel=1e-5)
+
+
 def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
     values, P = drawn(2, 2.0, 0.3)
     holes = values.copy()
