@@ -15,6 +15,7 @@ from castfit.integrate.lanes import Lanes
 from castfit.integrate.repeated_lanes import RepeatedLanes
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra
+from tests.workers import Post
 
 pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
 
@@ -107,15 +108,18 @@ def at_rest(method: str) -> tuple[Integrator, Lanes]:
     model = Model({x: -k * x, y: z - c * y}, algebraic={z: z**3 + z == k * x + u}, parameters=[k, c], inputs=[u])
     random = np.random.default_rng(5)
     lanes = Lanes(
-        start=np.zeros(12), duration=np.full(12, 30.0), x0=np.repeat([[0.0, 0.0], [1.0, 0.5]], 6, axis=0)[::-1],
-        p=1.0 + 0.1 * random.random((12, 2)), u=random.random((12, GRID.size, 1, 4)) * [1, 0, 0, 0],
-        z0=np.full((12, 1), 0.3), unit=np.ones((12, 3)),
+        start=np.zeros(8), duration=np.full(8, 30.0), x0=np.repeat([[0.0, 0.0], [1.0, 0.5]], 4, axis=0)[::-1],
+        p=1.0 + 0.1 * random.random((8, 2)), u=random.random((8, GRID.size, 1, 4)) * [1, 0, 0, 0],
+        z0=np.full((8, 1), 0.3), unit=np.ones((8, 3)),
     )  # fmt: skip
     return Integrator(model.system, GRID, IntegratorOptions(method)), lanes
 
 
-@pytest.mark.parametrize("method", ["esdirk", "idas"])
-def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(method):
+@pytest.mark.parametrize(
+    ("method", "executor"),
+    [("idas", None), ("esdirk", Post), pytest.param("esdirk", ProcessPoolExecutor, marks=pytest.mark.slow)],
+)
+def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(method, executor):
     integrator, lanes = at_rest(method)
     dx0, dp = identity_seeds(lanes)
     values = integrator.values(lanes)
@@ -133,6 +137,6 @@ def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(
     check()
     with lanes_divided(2):
         check()
-    if method == "esdirk":
-        with ProcessPoolExecutor(1) as pool, lanes_divided(pool):
+    if executor is not None:
+        with executor(1) as pool, lanes_divided(pool):
             check()

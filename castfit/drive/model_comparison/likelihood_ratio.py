@@ -234,12 +234,12 @@ def _probability(smaller: Result, larger: Result, T: float, d: int, b: int) -> t
         excess = max(smaller.chi2 - larger.chi2, 0.0) / larger.chi2 * larger.dof
 
         def tail(m: int) -> float:
-            return float(scipy.special.fdtrc(m, larger.dof, excess / m)) if m > 0 else float(excess <= 0.0)
+            return float(scipy.special.fdtrc(m, larger.dof, excess / m)) if m > 0 else float(excess <= _ROUNDING)
 
     else:
 
         def tail(m: int) -> float:
-            return float(scipy.special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= 0.0)
+            return float(scipy.special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= _ROUNDING)
 
     p = sum(comb(b, i) * 0.5**b * tail(d - i) for i in range(b + 1))
     return ("F" if exact else "chi2"), p
