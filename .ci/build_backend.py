@@ -29,7 +29,7 @@ from setuptools.build_meta import *  # noqa: F403, the other hooks
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "castfit/integrate"
-FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math")  # castfit's own, but for any machine
+FLAGS = ("-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # but -march
 NEWER = "-march=x86-64-v3"  # processors since 2013: a fifth faster
 
 
