@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from castfit._support import process_pool
-
 
 class Post(ThreadPoolExecutor):
     """Threads that get tasks as bytes and answer in bytes; one that is told to exit is lost, as a process would be."""
@@ -31,6 +29,8 @@ def _serve(sent: bytes) -> Any:
 
 def no_time_passes_until(others_are_done: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock that tells a pool who hangs while others may still be slow; then it goes on by hours."""
+    from castfit._support import process_pool  # conftest.py takes this module before numpy may be imported
+
     now = 0.0
 
     def monotonic() -> float:
