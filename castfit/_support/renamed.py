@@ -12,13 +12,12 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
+def warn_renamed(old: str, new: str) -> None:
     """Say what to write for `old`; of a category that Python shows to users, not to developers only."""
     level, frame = 1, inspect.currentframe()
-    while frame is not None and (level < stacklevel or frame.f_globals.get("__name__") == "contextlib"):
+    while frame is not None and (level < 3 or frame.f_globals.get("__name__") == "contextlib"):
         level, frame = level + 1, frame.f_back  # a door between, or another context, is no caller
-    stacklevel = level
-    warnings.warn(f"{old} is now {new}; the old name goes with the next version", FutureWarning, stacklevel=stacklevel)
+    warnings.warn(f"{old} is now {new}; the old name goes with the next version", FutureWarning, stacklevel=level)
 
 
 def renamed(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:

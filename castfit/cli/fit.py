@@ -114,7 +114,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         console.print(screen.shown(table))
         console.print(sentence, markup=False)
     noisy = isinstance(result, castfit.PathResult)
-    record = path_record(source.name, result) if noisy else fit_record(source.name, asked.solver, result)
+    record = path_record(source.name, result) if noisy else fit_record(source.name, result)
     write_results(arguments, record, result)
     return exit_status([result])
 
@@ -139,7 +139,7 @@ def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mappin
     return {**own, **given}
 
 
-def fit_record(name: str, solver: str, result: Result) -> dict[str, Any]:
+def fit_record(name: str, result: Result) -> dict[str, Any]:
     """Return what --json writes; what is not finite becomes None."""
     import numpy as np
 

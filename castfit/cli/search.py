@@ -56,7 +56,7 @@ def _told(arguments: argparse.Namespace, source: Source, found: Any, more: Calla
     best: Result | None = found.best
     if best is None:
         return FAILED
-    record = {**fit_record(source.name, best.solver, best), "seed": arguments.seed, **more()}
+    record = {**fit_record(source.name, best), "seed": arguments.seed, **more()}
     write_results(arguments, record, best)
     return exit_status([best])
 

@@ -50,9 +50,7 @@ class Lapse:
         )
 
 
-def lapse(
-    posed: Posed, staged: StagedProblem, v: Array, integrator: IntegratorOptions, *, tolerance: float = _KEPT
-) -> Lapse | None:
+def lapse(posed: Posed, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> Lapse | None:
     """Return the worst violation between points at v; None if there is none, or nothing is held along the path.
 
     Raises SimulationError if the model cannot be integrated.
@@ -84,7 +82,7 @@ def lapse(
                 unit = float(chain.constraint_unit[0, j])
                 g = np.asarray(value, dtype=float).ravel()
                 excess = np.maximum(c.lower - g, g - c.upper)
-                peaks = _peaks(times, excess, tolerance * unit)
+                peaks = _peaks(times, excess, _KEPT * unit)
                 more += [t for t, _ in peaks]
                 top = max(((e, t) for t, e in peaks), default=None)
                 if top is not None and (worst is None or top[0] / unit > worst[0]):

@@ -102,7 +102,7 @@ class CorrelatedErrors(RefinedFit):
         status = Status.DIVERGING if self.notes and answer.success else answer.status
         more = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         n = np.log(answer.n_data)
-        ended = answer.ended(status, " ".join([answer.message, *said, *told(self.problem.posed, found)]))
+        ended = answer.ended(status, " ".join([answer.message, *said, *told(found)]))
         if self.settled and self.residuals is not None:
             for label in self.labels:
                 ended = widened(ended, self.problem.posed, label, found, self.residuals)
@@ -302,7 +302,7 @@ def _moved(before: CorrelationEstimates, after: CorrelationEstimates) -> float:
     return max(moved, default=0.0)
 
 
-def told(posed: Posed, found: CorrelationEstimates) -> Iterable[str]:
+def told(found: CorrelationEstimates) -> Iterable[str]:
     """Say what was found."""
     for name, time in found.times.items():
         error = found.errors.get(name, np.inf)

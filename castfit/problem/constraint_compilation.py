@@ -441,14 +441,14 @@ def applies_at(posed: Posed, i: int, times: Array, measured: Mask, own: Mask, va
                 once = (np.cumsum(out[:, :, j]) == 1).reshape(own.shape)
                 out[:, :, j] &= once & (i == 0 or bool(names & varying))
         elif isinstance(c.times, tuple):
-            out[:, :, j] = own & _nearest(condition, times, own, c.times)
+            out[:, :, j] = own & _nearest(condition, times, c.times)
     if posed.path and at_start.any():
         held = [c.times is not None for c in posed.path]
         out[at_start] &= ~(constant_at_start(posed, i) & np.array(held))
     return out
 
 
-def _nearest(condition: Condition, times: Array, own: Mask, wanted: Sequence[float]) -> Mask:
+def _nearest(condition: Condition, times: Array, wanted: Sequence[float]) -> Mask:
     """Return which points are at the wanted times; one that is not there, as behind a horizon, is passed over."""
     if condition.settled:
         wanted = [float(condition.points.times[-1])]

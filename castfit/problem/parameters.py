@@ -151,7 +151,7 @@ def with_scales(
     return out, frozenset(n for n in unguessed if n in out and n not in given)
 
 
-def with_knots(model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def with_knots(experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> dict[str, Parameter]:
     """Return the parameters, completed by the values of estimated inputs at their knots."""
     out = dict(given)
     for e in experiments:

@@ -170,7 +170,7 @@ class Problem:
         mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
         mistakes += _unit_mistakes(self.units, model, self.parameters)
         every, unguessed = with_scales(model, self.experiments, self.parameters)
-        every = with_knots(model, self.experiments, every)
+        every = with_knots(self.experiments, every)
         said = Statement(
             model,
             tuple(with_resets(model, e) for e in labelled),

@@ -61,8 +61,8 @@ def most_collinear(information: Array, size: int, count: int) -> list[tuple[Inde
     return [(subsets[i], float(gammas[i])) for i in order]
 
 
-def largest_subset(information: Array, magnitudes: Array, limit: float = POOR) -> Index:
-    """Return the largest subset (k,) with gamma <= limit, of several the one that moves the data most (rho_K).
+def largest_subset(information: Array, magnitudes: Array) -> Index:
+    """Return the largest subset (k,) with gamma <= POOR, of several the one that moves the data most (rho_K).
 
     rho_K counts changes in units of `magnitudes` (n,).  Among more than 20,000 subsets of a size not all are tried:
     quantities are then added one by one, the one that is farthest from what the others do first.
@@ -71,9 +71,9 @@ def largest_subset(information: Array, magnitudes: Array, limit: float = POOR) -
     S = normalised(information)
     for size in range(moving.size, 0, -1):
         if comb(moving.size, size) > _MANY:
-            return _greedy(S, moving[np.argsort(-magnitudes[moving] * np.sqrt(np.diag(information)[moving]))], limit)
+            return _greedy(S, moving[np.argsort(-magnitudes[moving] * np.sqrt(np.diag(information)[moving]))])
         subsets, gammas = _all(S, moving, size)
-        good = subsets[gammas <= limit]
+        good = subsets[gammas <= POOR]
         if good.size:
             # det(S_K^T S_K) with columns in units of the magnitudes; the logarithm adds up.
             lengths = np.log(magnitudes[good]) + 0.5 * np.log(np.diag(information)[good])
@@ -88,8 +88,8 @@ def _all(S: Array, moving: Index, size: int) -> tuple[Index, Array]:
     return subsets, np.concatenate([_gammas(S[k[:, :, None], k[:, None, :]]) for k in parts])
 
 
-def _greedy(S: Array, moving: Index, limit: float) -> Index:
-    """Add what is most orthogonal to what is there, while gamma stays below the limit (Yao et al. 2003).
+def _greedy(S: Array, moving: Index) -> Index:
+    """Add what is most orthogonal to what is there, while gamma stays below POOR (Yao et al. 2003).
 
     The first of `moving` is where it begins.
     """
@@ -104,7 +104,7 @@ def _greedy(S: Array, moving: Index, limit: float) -> Index:
             rest[j] = float(S[j, j] - across @ np.linalg.lstsq(known, across)[0])
         best = max(left, key=lambda j: rest[j])
         wider = [*chosen, best]
-        if _gammas(S[np.ix_(wider, wider)][None])[0] > limit:
+        if _gammas(S[np.ix_(wider, wider)][None])[0] > POOR:
             break
         chosen, left = wider, [j for j in left if j != best]
     return np.sort(np.array(chosen, dtype=np.intp))

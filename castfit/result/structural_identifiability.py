@@ -180,18 +180,18 @@ def magnitudes_of(posed: Posed, theta: Array, options: IntegratorOptions) -> Arr
     return np.where(size > 0.0, size, np.where(effect > 0.0, 1.0 / np.where(effect > 0.0, effect, 1.0), 1.0))
 
 
-def dense_times(condition: Condition, count: int = TIMES) -> Array:
+def dense_times(condition: Condition) -> Array:
     """Return times (n,) from start to end: those measured, those between, evenly spaced ones, and many early ones."""
     measured = np.unique(condition.points.times)
     if condition.settled:
         return measured
     span = condition.end - condition.start
-    early = condition.start + span * np.geomspace(_EARLIEST, 1.0, count)  # what is fast at these values shows early
-    even = np.append(np.linspace(condition.start, condition.end, count), early[:-1])
+    early = condition.start + span * np.geomspace(_EARLIEST, 1.0, TIMES)  # what is fast at these values shows early
+    even = np.append(np.linspace(condition.start, condition.end, TIMES), early[:-1])
     known = np.unique(np.append(condition.start, measured))
     between = 0.5 * (known[1:] + known[:-1])
-    if known.size > 2 * count:
-        known, between = known[:: known.size // count], between[:0]
+    if known.size > 2 * TIMES:
+        known, between = known[:: known.size // TIMES], between[:0]
     every = np.unique(np.concatenate([even, known, between]))
     every = every[(every >= condition.start) & (every <= condition.end)]
     return every[np.append(True, np.diff(every) > 1e-2 * _EARLIEST * span)]

@@ -128,7 +128,7 @@ def _with_prior(posed: Posed) -> Mask:
     return found
 
 
-def _constant(posed: Posed, result: Result) -> float:
+def _constant(posed: Posed) -> float:
     """Return what log(L p) has beside -neg2loglik / 2: flat priors, and sigmas integrated over."""
     lower, upper = posed.bounds
     flat = ~_with_prior(posed)
@@ -154,7 +154,7 @@ def laplace(result: Result) -> Evidence:
         what = f"{', '.join(held)} at a bound" if held else "not everything is determined"
         return Evidence(np.nan, remark=f"Laplace is not valid here: {what}; use sampling=True")
     theta, n = result.theta, len(result.names)
-    log_lp = -0.5 * result.neg2loglik + _constant(posed, result) + _to_theta(posed, theta)
+    log_lp = -0.5 * result.neg2loglik + _constant(posed) + _to_theta(posed, theta)
     _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)
     return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant))
 
@@ -175,7 +175,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
     """Return the evidence by bridge sampling from draws of the posterior."""
     posed = _posed(result)
     if not result.names:
-        return Evidence(-0.5 * result.neg2loglik + _constant(posed, result))
+        return Evidence(-0.5 * result.neg2loglik + _constant(posed))
     drawn = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
     chain, heights = drawn.chain, drawn.log_density
     least = min(drawn.effective.values())
@@ -183,7 +183,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
         return Evidence(np.nan, remark="too few draws; raise draws")
     density = posterior(posed, result.theta, result.integrator)
     at_best = density(result.theta)[0] - _to_theta(posed, result.theta)
-    shift = -0.5 * result.neg2loglik + _constant(posed, result) - at_best  # from the sampler's density to log(L p)
+    shift = -0.5 * result.neg2loglik + _constant(posed) - at_best  # from the sampler's density to log(L p)
     n, steps = len(result.names), chain.shape[1]
     halves = slice(0, steps // 2), slice(steps // 2, steps)
     pairs = [

@@ -127,7 +127,7 @@ def famos(space: Candidates, known: Known, criterion: str) -> Search:
         problem = SelectionProblem.of_choices(choices, criterion, "famos", Path(folder))
         while not problem.ended:
             models = problem.proposed()
-            made = {m.name: space.of(_chosen(m, ids, space)) for m in models}
+            made = {m.name: space.of(_chosen(m, ids)) for m in models}
             # FAMoS may come back to a model; its fit is known
             yield [Proposal(c, made[m.before].name if m.before in made else known.nearest(c))
                    for m, c in zip(models, made.values(), strict=True) if not known.tried(c.name)]  # fmt: skip
@@ -140,6 +140,6 @@ def famos(space: Candidates, known: Known, criterion: str) -> Search:
             problem.told(found)
 
 
-def _chosen(model: ProposedModel, ids: Mapping[str, str], space: Candidates) -> dict[str, Any]:
+def _chosen(model: ProposedModel, ids: Mapping[str, str]) -> dict[str, Any]:
     """Return a proposed model's alternatives by the names of the choices."""
     return {n: estimated if isinstance(model.parameters[i], str) else model.parameters[i] for i, n in ids.items()}

@@ -265,9 +265,9 @@ class _PopulationSearch:
         if at is None:
             n, m = question.n, question.m
             phi, spread, parts = question.means(y)[0], np.full((n, m, m), np.nan), np.full(n, np.nan)
-            unfinished, prior = {name: "it was not fitted" for name in question.individuals}, 0.0
+            unfinished = dict.fromkeys(question.individuals, "it was not fitted")
         else:
-            phi, spread, parts, prior = at.modes.phi, at.precise, at.parts, at.prior
+            phi, spread, parts = at.modes.phi, at.precise, at.parts
             unfinished = {question.individuals[i]: why for i, why in at.modes.failures.items()}
         shared = y[question.of_shared]
         with unwatched():
@@ -284,7 +284,6 @@ class _PopulationSearch:
             phi=phi,
             spread=spread,
             parts=parts,
-            prior_cost=prior,
             errors=errors,
             seen=seen,
             expected=expected,

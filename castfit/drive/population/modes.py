@@ -69,12 +69,10 @@ def find_modes(
     bend: Array | None = None,
     *,
     roughly: bool = False,
-    most: int = _MOST,
 ) -> Modes:
     """Find everybody's mode from phi = start (n, m).
 
-    `bend` (n, m, m) is added to expected curvatures, where the sum is definite; with `roughly` modes need not be exact;
-    there are `most` steps.
+    `bend` (n, m, m) is added to expected curvatures, where the sum is definite; with `roughly` modes need not be exact.
     """
     n, m = start.shape
     phi: Array = start.copy()
@@ -87,7 +85,7 @@ def find_modes(
     pull, _ = prior.pull(phi, prior.mean)
     cost, damping = at.cost + pull, np.zeros(n)
     moving, arrived, sweeps = np.isfinite(cost), np.zeros(n, dtype=np.bool_), 1
-    for _ in range(most):
+    for _ in range(_MOST):
         who = np.flatnonzero(moving)
         if not who.size:
             break

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from castfit.simulate.simulate import Times
 
 
-_SHOWN = 12  # individuals in a summary
 _MUCH = 0.3  # of shrinkage: then plots and correlations of individual values mislead  [Savic, Karlsson 2009]
 
 
@@ -142,7 +141,6 @@ class MixedEffectsResult(RunResult):
     phi: Array
     spread: Array
     parts: Array
-    prior_cost: float
     errors: Errors
     seen: tuple[Array, Array, Array]
     expected: Array

@@ -113,7 +113,6 @@ class MeasurementRow(TableRow):
     time: float
     overrides: tuple[str, ...]
     noise_overrides: tuple[str, ...]
-    dataset: str = ""
 
 
 @dataclass(frozen=True)

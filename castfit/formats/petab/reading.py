@@ -196,7 +196,6 @@ def measurement(row: TsvRow, experiment: str, mistakes: list[str]) -> Measuremen
         time,
         overrides(row, "observableParameters", mistakes),
         overrides(row, "noiseParameters", mistakes),
-        row.text("datasetId"),
     )
 
 

@@ -16,7 +16,6 @@ from castfit.formats.petab.loading import load_tables, parameter
 from castfit.problem.problem import Problem
 
 ESTIMATE = "estimate"
-CRITERIA = ("AIC", "AICc", "BIC")
 _TABLE = "parameterId\tparameterScale\tlowerBound\tupperBound\tnominalValue\testimate\n"
 _PARTS = "problems:\n- {sbml_files: [], condition_files: [], measurement_files: [], observable_files: []}\n"
 
