@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from castfit.report.markup import joined, tag
 from castfit.report.page import Lead, Section, page
 
 from .collected_courses import difference
-from .cpu_clock import cpu_clock
+from .cpu_clock import cpu_clock, cpu_timed
 from .gradients import SmoothObjective
 from .nominal_table import nominal_sheet, run_nominal, verdict
 from .peers import PEERS, Peer, interpreter_mistakes, live
@@ -285,9 +286,7 @@ def _times(problem: Problem, theta: Array, tolerance: float | None) -> tuple[flo
         took: list[float] = []
         for k in range(1, _REPEATS + 1):
             moved = theta + 1e-9 * k  # what was evaluated last is remembered
-            began = time.process_time()
-            act(moved)
-            took.append(time.process_time() - began)
+            took.append(cpu_timed(partial(act, moved))[1])
         found.append(1e3 * float(np.median(took)))
     return found[0], found[1]
 
@@ -298,9 +297,9 @@ def _search(
     """Return the objective that a search reaches, priors included, confirmed with a tight tolerance, and CPU s."""
     what = f"{name}: search with seed {seed}"
     progress(what)
-    began = time.process_time()
-    result = searched(problem, seed, limit, target, lambda sentence: progress(f"{what}: {sentence}"))
-    took = time.process_time() - began
+    result, took = cpu_timed(
+        lambda: searched(problem, seed, limit, target, lambda sentence: progress(f"{what}: {sentence}"))
+    )
     if result is None:
         return np.inf, took
     if result.status is Status.INTERRUPTED:

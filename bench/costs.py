@@ -9,7 +9,6 @@ castfit/fit`` the table is put where castfit reads it.
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from castfit.drive.search.compare.benchmarks import Progress
 from castfit.fit.choice import COSTS, PROBE, Prospect, features
 from castfit.problem.problem import Problem
 
+from .cpu_clock import cpu_timed
 from .library import machine
 from .many_experiments import many_experiments, one_long_experiment
 from .sizes import mass_action, reaction
@@ -83,9 +83,7 @@ def timed(case: str, problem: Problem, kind: str) -> IterationCost | None:
         return None
     took: list[float] = []
     while not took or (len(took) < _REPEATS and sum(took) < _SHORT):
-        began = time.process_time()
-        fit()
-        took.append(time.process_time() - began)
+        took.append(cpu_timed(fit)[1])
     return IterationCost(case, name, result.iterations, *of, min(took) / result.iterations, peak)
 
 

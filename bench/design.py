@@ -12,7 +12,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from castfit.drive.design.criteria import DCriterion
 from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
 from castfit.drive.search.compare.benchmarks import Progress
 
+from .cpu_clock import cpu_timed
 from .table import CaseRow, Kind, Report, cases, number_mistakes
 
 if TYPE_CHECKING:
@@ -48,11 +48,6 @@ _POPED = {  # PopED's vignette: relative errors, in % of variances where these v
     "omega(ka)": 26.748640, "b": 32.011719, "a": 25.637971,
 }  # fmt: skip
 _LINE = np.linspace(0.1, 20, 200)
-
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.process_time()
-    return work(), time.process_time() - began
 
 
 def _support(design: Design, near: float) -> str:
@@ -91,13 +86,13 @@ def _plane(formula: Callable[..., Any], values: dict[str, float], start: float =
 
 def published() -> Iterator[CaseRow]:
     """Repeat optima that are published, or follow from a formula."""
-    found, seconds = _timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
+    found, seconds = cpu_timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
     yield CaseRow("Box-Lucas, D", "times", _support(found, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
     M = found.bought.offers.information(found.counts)[0] * 0.03**2 / 3
     yield CaseRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677")
     rates = _plane(lambda s, V, K: V * s / (K + s), {"V": 1.0, "K": 2.0})
     concentrations = cf.Candidate(np.linspace(0.001, 20, 2000), ["y"])
-    found, seconds = _timed(lambda: cf.design(rates, concentrations, budget=1, exact=False))
+    found, seconds = cpu_timed(lambda: cf.design(rates, concentrations, budget=1, exact=False))
     yield CaseRow("Michaelis-Menten, D", "s", _support(found, 0.5), "1.6667 (0.5), 20 (0.5)", seconds)
     drug = _plane(
         lambda t, a, b, c: c * (cf.exp(-b * t) - cf.exp(-a * t)), dict(zip("abc", _DRUG.tolist(), strict=True))
@@ -111,7 +106,7 @@ def published() -> Iterator[CaseRow]:
         ("time of the peak", cf.variance_of(peak), "0.1793 (0.606), 3.566 (0.394)", "0.028138"),
         ("height", cf.variance_of(c * (cf.exp(-b * peak) - cf.exp(-a * peak))), "1.0122 (1)", "1.0000"),
     ):
-        found, seconds = _timed(
+        found, seconds = cpu_timed(
             lambda of=criterion: cf.design(drug, cf.Candidate(grid, ["y"]), budget=1, criterion=of, exact=False)
         )
         yield CaseRow(case, "times", _support(found, 0.2), right, seconds)
@@ -135,13 +130,13 @@ def told_apart(repeats: int, seed: int) -> Iterator[CaseRow]:
          "-1 (0.253), -0.67 (0.428), 0.145 (0.247), 0.955 (0.072)", "0.0010867"),
         ("order 1, order 2, T", orders, cf.Candidate(decay, sigma=1.0), "0.7 (0.333), 6.7 (0.667)", "0.010366"),
     ):  # fmt: skip
-        found, seconds = _timed(
+        found, seconds = cpu_timed(
             lambda p=one, r=other, g=grid: cf.design(p, g, budget=1, criterion=cf.discriminate(r), exact=False)
         )
         yield CaseRow(case, "times", _support(found, 0.04), right, seconds)
         yield CaseRow("", "T", f"{-found.value:.5g}", value)
     one, other = orders
-    found, seconds = _timed(
+    found, seconds = cpu_timed(
         lambda: cf.design(
             one, cf.Candidate(np.linspace(0, 10, 201)), budget=8, criterion=cf.discriminate(other), rng=seed
         )
@@ -172,7 +167,7 @@ def warfarin() -> tuple[cf.Problem, cf.Population]:
 def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
     """Repeat PopED's evaluation of 32 subjects, and choose better times."""
     problem, population = warfarin()
-    first, seconds = _timed(lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population))
+    first, seconds = cpu_timed(lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population))
     for name, right in _POPED.items():
         of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
         reached = f"{100 * of_variance * first.after[name]:.6f} %"
@@ -183,7 +178,7 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
     grid = np.concatenate([np.arange(0.25, 4, 0.25), np.arange(4, 12), np.arange(12, 121, 4)])
     for each in sizes:
         chosen = cf.Candidate(grid, per_subject=each, between=True, spacing=0.05)
-        found, seconds = _timed(
+        found, seconds = cpu_timed(
             lambda c=chosen, n=32 * 8 // each: cf.design(problem, c, budget=n, population=population)
         )
         better = math.exp((first.value - found.value) / 8)
@@ -200,7 +195,7 @@ def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
     problem, population = cf.Problem(model, pilot, parameters=own), cf.Population({"k": cf.Individual(omega=0.3)})
     when = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=4)
     found = cf.design(problem, when, budget=50, population=population)
-    verified, seconds = _timed(lambda: found.verify(repeats, rng=seed, verbose=0))
+    verified, seconds = cpu_timed(lambda: found.verify(repeats, rng=seed, verbose=0))
     for name, of in verified.quantities.items():
         what = f"scatter of {name}, {verified.fitted} trials; promised"
         case = "50 subjects, 4 chosen times" if name == "k" else ""
@@ -220,7 +215,7 @@ def promised(repeats: int, seed: int) -> Iterator[CaseRow]:
     ):
         result = cf.fit(problem)
         found = cf.design(result, candidate, budget=budget)
-        verified, seconds = _timed(lambda d=found: d.verify(repeats, rng=seed))
+        verified, seconds = cpu_timed(lambda d=found: d.verify(repeats, rng=seed))
         for name in ("k1", "k2"):
             scatter, sd = verified.quantities[name].scatter, found.after[name] * result.values[name]
             what = f"scatter of {name}, {verified.fitted} fits; promised"
@@ -254,16 +249,14 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
     def least(w: Array) -> float:
         return float(np.exp(-np.max(goal.criterion.values(offers(J).information(w)) - best) / 3))
 
-    local, seconds = _timed(lambda: solved(goal, _drug_slopes(_DRUG, times)[None]))
+    local, seconds = cpu_timed(lambda: solved(goal, _drug_slopes(_DRUG, times)[None]))
     yield CaseRow(f"{draws} draws", "least efficiency, design at the middle", f"{least(local.w):.3f}", "", seconds)
-    mean, seconds = _timed(lambda: solved(goal, J))
+    mean, seconds = cpu_timed(lambda: solved(goal, J))
     yield CaseRow("", "least efficiency, best on average", f"{least(mean.w):.3f}", "", seconds)
-    began = time.process_time()
-    first = solved(DesignGoal(DCriterion(3), best, 30.0), J)
-    worst = solved(DesignGoal(DCriterion(3), best, 300.0), J, first.w)
-    seconds = time.process_time() - began
+    first, early = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 30.0), J))
+    worst, late = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 300.0), J, first.w))
     bound = f"at most {np.exp(-worst.bound / 3):.3f}"
-    yield CaseRow("", "least efficiency, best of the worst", f"{least(worst.w):.3f}", bound, seconds)
+    yield CaseRow("", "least efficiency, best of the worst", f"{least(worst.w):.3f}", bound, early + late)
 
 
 def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
@@ -293,11 +286,11 @@ def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
         return det(times)
 
     best = det(np.repeat([1.2295, 6.8577], 6))
-    once, seconds = _timed(lambda: det(chosen(wrong, 12)) / best)
+    once, seconds = cpu_timed(lambda: det(chosen(wrong, 12)) / best)
     yield CaseRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{once:.2f}", "1", seconds)
     evenly = det(np.linspace(20 / 12, 20, 12)) / best
     yield CaseRow("", "equidistant", f"{evenly:.2f}", "1")
-    every, seconds = _timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
+    every, seconds = cpu_timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
     what = f"4 rounds of 3, mean and least of {repeats}"
     yield CaseRow("", what, f"{np.mean(every):.2f}, {np.min(every):.2f}", "1", seconds)
 
@@ -308,7 +301,7 @@ def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[CaseRow]:
         J = np.random.default_rng(seed).standard_normal((1, N, 1, n))
         one = Offers(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
         found: Any
-        found, seconds = _timed(lambda o=one, n=n: relaxed(DesignGoal(DCriterion(n)), o))
+        found, seconds = cpu_timed(lambda o=one, n=n: relaxed(DesignGoal(DCriterion(n)), o))
         tracemalloc.start()
         relaxed(DesignGoal(DCriterion(n)), one)
         size = tracemalloc.get_traced_memory()[1] / 2**20
@@ -369,7 +362,7 @@ def _yeast(*, chosen: bool, **options: Any) -> Any:
 
 def _run_of(concentration: Any, heat: Any, **options: Any) -> dict[str, Any]:
     """Return the reactor's run, and CPU seconds."""
-    found, seconds = _timed(lambda: _heated(heat, concentration, **options))
+    found, seconds = cpu_timed(lambda: _heated(heat, concentration, **options))
     return {"T": found.chosen["run"]["T"].tolist(), "log10 det": -found.value / np.log(10), "seconds": seconds}
 
 
@@ -406,7 +399,7 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
     def log10_det(design: Any) -> str:
         return f"{-design.value / np.log(10):.5f}"
 
-    found, seconds = _timed(lambda: _heated(cf.Input.piecewise_constant(steps, [472.92, *[300.0] * 7]), 5.0))
+    found, seconds = cpu_timed(lambda: _heated(cf.Input.piecewise_constant(steps, [472.92, *[300.0] * 7]), 5.0))
     yield CaseRow("Pyomo.DoE's reactor", "log10 det, heated early", log10_det(found), "19.29129", seconds)
     for n in (1, starts):
         run = _run_of(cf.choose(1, 5), cf.choose(300, 700, pieces=8), starts=n)
@@ -424,14 +417,14 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
         yield CaseRow("", f"with ipopt {other['ipopt']}, in {_TURNS} turns", "", "", first)
         yield CaseRow("", "log10 det, 1 start, alone, in turns", f"{own['log10 det']:.5f}", log10_det(there), second)
         yield CaseRow("", "CPU time, by Pyomo.DoE's", f"{second / first:.2f}", "below 1")
-    found, seconds = _timed(lambda: _fishing(480))
+    found, seconds = cpu_timed(lambda: _fishing(480))
     yield CaseRow("fishing, 4 of 12 each", "trace, nothing caught", f"{found.value:.6f}", "0.063957", seconds)
     for pieces in (60, 120):  # catching ends between those of 0.2
-        found, seconds = _timed(lambda n=pieces: _fishing(240, n, starts=min(starts, 3)))
+        found, seconds = cpu_timed(lambda n=pieces: _fishing(240, n, starts=min(starts, 3)))
         yield CaseRow("", f"trace, catch chosen in {pieces} pieces", f"{found.value:.6f}", "0.036944", seconds)
-    plain, seconds = _timed(lambda: _yeast(chosen=False))
+    plain, seconds = cpu_timed(lambda: _yeast(chosen=False))
     yield CaseRow("fed batch of yeast", "-log det, as fed before", f"{plain.value:.4f}", "", seconds)
-    found, seconds = _timed(lambda: _yeast(chosen=True, starts=max(starts // 4, 1)))
+    found, seconds = cpu_timed(lambda: _yeast(chosen=True, starts=max(starts // 4, 1)))
     yield CaseRow("", "-log det, feeding and x(0) chosen", f"{found.value:.4f}", f"below {plain.value:.4f}", seconds)
 
 

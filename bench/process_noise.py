@@ -7,9 +7,9 @@ extended Kalman filter loses, and errors of measurement that depend on each othe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from castfit._support.text_tables import Sheet
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal
 
 from . import batch_reactor, correlated_errors
+from .cpu_clock import cpu_timed
 from .table import FigureRow, Kind, Report, number_mistakes, record
 
 if TYPE_CHECKING:
@@ -223,9 +224,8 @@ def simulated_fits(case: NoisyModel, sets: int, seed: int, progress: Callable[[s
     for i in range(sets):
         progress(f"{case.name}: {i + 1} of {sets}")
         times, states, values = case.simulated(np.random.default_rng([seed, i]))
-        began = time.process_time()
-        result = fitted(case.problem(times, values))
-        seconds.append(time.process_time() - began)
+        result, took = cpu_timed(partial(fitted, case.problem(times, values)))
+        seconds.append(took)
         if not result.success:
             failed += 1
             continue
@@ -255,9 +255,8 @@ def speed(seed: int) -> list[FigureRow]:
         likelihood = PathLikelihood(*marginal(problem.posed), [case.step])
         y = np.append(likelihood.problem.guess, np.log(case.sigma))
         found = likelihood.evaluate(y, None)
-        starts, began = [mode.start for mode in found.modes], time.process_time()
-        likelihood.evaluate(y + 1e-3, starts)
-        each = 1e6 * (time.process_time() - began) / count
+        starts = [mode.start for mode in found.modes]
+        each = 1e6 * cpu_timed(partial(likelihood.evaluate, y + 1e-3, starts))[1] / count
         rows.append(FigureRow(case.name, f"microseconds a node, {count} nodes", each, 100.0, "log L and gradient"))
     return rows
 
@@ -270,9 +269,7 @@ def online(seed: int) -> list[FigureRow]:
         for words, iterations in (("", 10), ("one iteration, ", 1)):
             now, seconds = cf.moving_horizon(result, horizon, iterations=iterations), list[float]()
             for k, value in enumerate(np.resize(pressure, _ONLINE).tolist()):
-                began = time.process_time()
-                now.step(0.25 * (k + 1), {"pressure": value})
-                seconds.append(1e3 * (time.process_time() - began))
+                seconds.append(1e3 * cpu_timed(partial(now.step, 0.25 * (k + 1), {"pressure": value}))[1])
             figure = f"milliseconds a step, {words}horizon {horizon}"
             rows.append(FigureRow("batch reactor", figure, float(np.median(seconds[50:])), 2.0, "median"))
     return rows

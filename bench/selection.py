@@ -22,6 +22,7 @@ import castfit as cf
 from castfit._support.status import check
 from castfit.drive.search.compare.benchmarks import Progress
 
+from .cpu_clock import cpu_timed
 from .table import CaseRow, Kind, Report, cases, number_mistakes
 
 NAME = "select"
@@ -68,9 +69,7 @@ def petab_case(folder: Path) -> Iterator[CaseRow]:
     import yaml
 
     right = yaml.safe_load((folder / "expected.yaml").read_text(encoding="utf-8"))
-    began = time.process_time()
-    found = cf.petab.select(folder / "petab_select_problem.yaml")
-    seconds = time.process_time() - began
+    found, seconds = cpu_timed(lambda: cf.petab.select(folder / "petab_select_problem.yaml"))
     yield CaseRow(folder.name, f"model, of {len(found.fits)} fitted", found.names[0], right["model_hash"], seconds)
     value, wanted = found.criteria[found.names[0]], right["criteria"][found.criterion]
     yield CaseRow("", found.criterion, f"{value:.9f}", f"{wanted:.9f}")

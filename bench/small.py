@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from castfit.problems import load, names
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
+from .cpu_clock import cpu_timed
 from .table import Kind, Report, collected, record, unknown_mistakes
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def small_fit(name: str) -> SmallFit:
         kernel.append(sum(spent))
 
     whole()  # builds, and compiles
-    seconds = [_cpu(whole) for _ in range(_REPEATS)]
+    seconds = [cpu_timed(whole)[1] for _ in range(_REPEATS)]
     best = int(np.argmin(seconds))
     points = staged.start * (1.0 + 1e-9 * np.arange(_REPEATS)[:, None])
     lean = staged.steep
     linearize: Callable[[Any], object] = staged.linearize if lean is None else lean.rows
-    linearized = min(_cpu(lambda v=v: linearize(v)) for v in points)
+    linearized = min(cpu_timed(lambda v=v: linearize(v))[1] for v in points)
     error = _error(staged) if name == _BESIDE else float("nan")
     return SmallFit(name, "castfit", 1e3 * seconds[best], 1e3 * kernel[best + 1], 1e3 * linearized, error)
 
@@ -113,12 +113,6 @@ def _integrating() -> Generator[list[float]]:
         yield spent
     finally:
         NativeModel.integrate, TaskLaid.run = anew, again
-
-
-def _cpu(call: Callable[[], object]) -> float:
-    began = time.process_time()
-    call()
-    return time.process_time() - began
 
 
 def _exact(staged: ShootingProblem) -> Array:

@@ -42,6 +42,7 @@ from castfit.problems import load, names
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
+from .cpu_clock import cpu_timed
 from .table import Kind, Report, collected, record, unknown_mistakes
 from .textbook_models import MODELS, Textbook
 
@@ -210,7 +211,7 @@ def _timed(
         integrators = [_with(a, staged, options) for a in asked]
         found = [_run(a, by) for a, by in zip(asked, integrators, strict=True)]
         first = time.process_time() - began
-        taken = [_cpu(lambda: [_run(a, by) for a, by in zip(asked, integrators, strict=True)])  # noqa: B023
+        taken = [cpu_timed(lambda: [_run(a, by) for a, by in zip(asked, integrators, strict=True)])[1]  # noqa: B023
                  for _ in range(_REPETITIONS)]  # fmt: skip
         building = max(building, first - min(taken))
         seconds.append(min(taken))
@@ -239,12 +240,6 @@ def _error(asked: SensitivityRequest, found: _Found, exact: _Found) -> float:
     of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit[..., None])
     worst = max(float(of_values.max(initial=0.0)), float(of_slopes.max(initial=0.0)))
     return worst if np.isfinite(worst) else np.inf
-
-
-def _cpu(action: Callable[[], object]) -> float:
-    began = time.process_time()  # what else the machine does must not count
-    action()
-    return time.process_time() - began
 
 
 def _cases(problems: Sequence[str] | None, folder: str | None) -> Iterator[tuple[str, Posed, Array]]:

@@ -5,7 +5,7 @@ What an object holds in full is for `print`, for attributes, and in notebooks fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
 from numbers import Real
@@ -48,6 +48,11 @@ def listed(names: Iterable[str], width: int = 60) -> str:
             return f"{', '.join(kept)} and {len(every) - len(kept)} more"
         kept.append(name)
     return ", ".join(kept)
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Write all names as a sentence does: a, b and c."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def shown(value: Any) -> str:

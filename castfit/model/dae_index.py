@@ -20,6 +20,7 @@ import numpy as np
 import scipy
 
 from castfit._support.records import dataclass
+from castfit._support.reprs import enumerated
 from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:
@@ -148,12 +149,8 @@ def _balanced(matrix: Array) -> Array:
 
 
 def _equations(which: Sequence[int], names: Sequence[str]) -> str:
-    return f"the equation{'s' if len(which) > 1 else ''} of {_listed([names[i] for i in which])}"
+    return f"the equation{'s' if len(which) > 1 else ''} of {enumerated([names[i] for i in which])}"
 
 
 def _states(which: Sequence[int], names: Sequence[str]) -> str:
-    return _listed([names[j] for j in which])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return enumerated([names[j] for j in which])

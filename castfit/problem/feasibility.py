@@ -16,6 +16,7 @@ import numpy as np
 import scipy
 
 from castfit._support.records import dataclass
+from castfit._support.reprs import enumerated
 from castfit.problem.constraint_compilation import Relation
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
         names = [f"'{relations[linear.of[r]].name}'" for r in kept]
         if len(names) == 1:
             return [f"the constraint {names[0]} contradicts the bounds of the quantities; change one of them"]
-        return [f"the constraints {', '.join(names[:-1])} and {names[-1]} contradict each other; leave one of them out"]
+        return [f"the constraints {enumerated(names)} contradict each other; leave one of them out"]
     rest = [i for i in range(len(relations)) if i not in linear.of]
     if not rest:
         return []

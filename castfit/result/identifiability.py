@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief, one_line
+from castfit._support.reprs import brief, enumerated, one_line
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.parameter_combinations import product, three_digits
 
@@ -252,15 +252,15 @@ def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
 def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     """Name the combinations of g quantities that the changes (rows) leave alone, if they have names."""
     if len(names) == changes.shape[0]:
-        return f"the data do not depend on {_listing(names)}"
+        return f"the data do not depend on {enumerated(names)}"
     relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
     sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
     # Values of simple ratios make a sum look like a product of higher powers, too.
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
-    named = [_listing(terms) for terms in (products, sums) if terms]
+    named = [enumerated(terms) for terms in (products, sums) if terms]
     if not named:
         few = names if len(names) <= _LISTED else (*names[:3], f"{len(names) - 3} others")
-        return f"{_listing(few)} enter only in combination"
+        return f"{enumerated(few)} enter only in combination"
     return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 
@@ -292,10 +292,6 @@ def _sum(names: Sequence[str], signs: Array) -> str:
         f" {'+' if sign > 0 else '-'} {name}" for name, sign in zip(names, signs.tolist(), strict=True) if sign
     )
     return terms.removeprefix(" + ")
-
-
-def _listing(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _signed(weights: dict[str, float]) -> str:

@@ -21,6 +21,11 @@ from castfit.solve.staged import (
 )
 
 
+def close(left: np.ndarray, right: np.ndarray, tolerance: float = 1e-9) -> bool:
+    """Whether arrays differ by no more than a part of the larger of 1 and the largest entry."""
+    return bool(np.abs(left - right).max(initial=0.0) <= tolerance * max(1.0, np.abs(right).max(initial=0.0)))
+
+
 def random_problem(
     rng: np.random.Generator,
     *,

@@ -22,6 +22,7 @@ from castfit.solve.matrices import Factors
 from castfit.solve.staged import Failure, Multipliers
 from tests.solve.blocks import (
     bounded_step,
+    close,
     dense,
     draw_bounds,
     flat_multipliers,
@@ -32,10 +33,6 @@ from tests.solve.blocks import (
     problems,
     random_problem,
 )
-
-
-def close(left, right, tolerance=1e-9):
-    return np.abs(left - right).max(initial=0.0) <= tolerance * max(1.0, np.abs(right).max(initial=0.0))
 
 
 @given(problems(), st.integers(0, 2**32 - 1))

@@ -20,6 +20,7 @@ from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, 
 from castfit.solve.subproblem import GROWTH_LIMIT, choose
 from tests.solve.blocks import (
     bounded_step,
+    close,
     dense,
     draw_bounds,
     flat_multipliers,
@@ -30,10 +31,6 @@ from tests.solve.blocks import (
 )
 
 FREE = np.inf
-
-
-def close(left, right, tolerance=1e-9):
-    return np.abs(left - right).max(initial=0.0) <= tolerance * max(1.0, np.abs(right).max(initial=0.0))
 
 
 def unbounded(layout):

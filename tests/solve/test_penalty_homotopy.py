@@ -17,7 +17,7 @@ from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything, lotka_volterra
-from tests.solve.blocks import dense, problems, random_problem
+from tests.solve.blocks import close, dense, problems, random_problem
 from tests.solve.toys import Affine, Faulty, Formula
 
 seeds = st.integers(0, 2**32 - 1)
@@ -50,10 +50,6 @@ def weighted(staged, station, noise):
                 w_e.append(1 / staged.scale[chain.nodes[k + 1]])
     w = np.concatenate([w_r, np.sqrt(station.rho) / ACCURACY * np.concatenate(w_e)])
     return w * np.concatenate([full.r, full.e]), w[:, None] * np.vstack([full.J, full.C])
-
-
-def close(left, right, tolerance=1e-9):
-    return np.abs(left - right).max(initial=0.0) <= tolerance * max(1.0, np.abs(right).max(initial=0.0))
 
 
 @given(problems(n_c=0), seeds, st.floats(1e-6, 1.0), st.floats(0.0, 0.7), st.floats(0.1, 2.0))

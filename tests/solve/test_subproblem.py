@@ -16,6 +16,7 @@ from castfit.solve.subproblem import ActiveSet, LocalProblem
 from tests.solve.blocks import (
     BoundedStep,
     Dense,
+    close,
     dense,
     draw_bounds,
     flat_multipliers,
@@ -29,10 +30,6 @@ from tests.solve.blocks import (
 from tests.solve.toys import Affine
 
 seeds = st.integers(0, 2**32 - 1)
-
-
-def close(left, right, tolerance=1e-9):
-    return np.abs(left - right).max(initial=0.0) <= tolerance * max(1.0, np.abs(right).max(initial=0.0))
 
 
 def equations(local, step):

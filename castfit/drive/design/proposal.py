@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
 from castfit._support.public_names import public
-from castfit._support.reprs import listed, one_line
+from castfit._support.reprs import enumerated, listed, one_line
 from castfit._support.status import InputError, check, suggest
 from castfit._support.text_tables import aligned
 from castfit._support.views import views
@@ -351,7 +351,7 @@ class Design:
             times = [
                 f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}" for i in here
             ]
-            parts.append(f"{what} at t = {_and(times)}")
+            parts.append(f"{what} at t = {enumerated(times)}")
         return "; ".join(parts)
 
     def _often(self, count: float, before: str, after: str = "") -> str:
@@ -407,10 +407,6 @@ def _joined(experiment: Experiment, more: Sequence[Experiment]) -> Experiment:
                 ]
     noise = {**experiment.noise, **{n: m for e in more for n, m in e.noise.items() if n not in experiment.data}}
     return experiment.with_changes(data=data, sigma=sigma or None, noise=noise)
-
-
-def _and(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _percent(share: float) -> str:
