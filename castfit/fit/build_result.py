@@ -19,7 +19,7 @@ from castfit.problem.prior_rows import Smooth
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
 from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, quantile, statistics
-from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, goodness
+from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, Goodness, goodness
 from castfit.result.identifiability import judge, no_verdict
 from castfit.result.residuals import Seen, series
 from castfit.result.result import Result, with_dependence
@@ -45,11 +45,12 @@ def estimate(
 
     problem : what the user asked; what was solved, which need not be that as it stands, is the run's
     """
-    posed, staged, solution, at = run.problem, found.staged, found.solution, found.linear
-    transcription, verification = found.transcription, found.verification
+    posed, staged, solution, at, transcription = (
+        run.problem, found.staged, found.solution, found.linear, found.transcription,
+    )  # fmt: skip
     by = found.staging.solver or run.solver
     by = DOWN if by is PROBE else by  # how far it went at most is how it was found, not what it is
-    v, status, active, integrator = solution.v, solution.status, solution.active, transcription.integrator
+    v, status, active = solution.v, solution.status, solution.active
     layout, quantities = staged.layout, problem.quantities
     unknown_sigmas = sigma_names(posed)
     names, theta = layout.names, layout.theta(v).copy()
@@ -61,22 +62,7 @@ def estimate(
     rough = sum(term.rows(natural)[2] for term in posed.smooth)
     held = {layout.describe(int(i)): "lower" if active[i] < 0 else "upper" for i in np.flatnonzero(active)}
 
-    known, unknown = None, "" if status.success else "the fit did not succeed"
-    if isinstance(at, Linearization) and at.ok:
-        try:
-            known = statistics(
-                layout,
-                at,
-                active,
-                scale=staged.scale,
-                relative_tolerance=transcription.accuracy,
-                absolute_tolerance=integrator.absolute_tolerance,
-                penalty=posed.penalties,
-                row_errors=None if verification is None else verification.row_errors,
-                defects=None if verification is None else verification.defects,
-            )
-        except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
-            unknown = unknown or "the linear algebra of the statistics failed"
+    known, unknown = _uncertainty(posed, found)
     constraints = ConstraintTable()
     if (posed.path or posed.relations or posed.implied) and isinstance(at, Linearization) and at.ok:
         constraints = constraint_table(posed, staged, at, success=status.success)
@@ -104,21 +90,11 @@ def estimate(
     chi2 = weighted_squares(layout, at) if posed.least_squares else float(np.sum(seen.normalised**2))
     counted = posed.least_squares and not posed.groups  # then chi2 holds what priors cost
     chi2 -= 2.0 * counted * rough
-    verdict = no_verdict(names, unknown or "the problem was not linearized")
+    verdict = no_verdict(names, unknown)
     if known is not None:
         reach = quantile(0.95, np.inf if posed.absolute_sigma else dof)
         verdict = judge(names, natural, slope, held, known, reach=reach, unknown=unknown)
-    heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
-    judged = goodness(
-        series(posed, seen),
-        chi2 - 2.0 * counted * posed.priors(theta).straight_cost,
-        dof,
-        absolute_sigma=posed.absolute_sigma and not heavy,
-    )
-    if verification is not None and not verification.reproduced:
-        judged = UNKNOWN  # these are not the model's residuals
-    elif judged is not UNKNOWN and not status.success:
-        judged = replace(judged, sentence=NO_OPTIMUM)
+    judged = _goodness(posed, found, seen, chi2 - 2.0 * counted * posed.priors(theta).straight_cost, dof)
     result = Result(
         status=status,
         message=message,
@@ -175,7 +151,7 @@ def estimate(
         identifiability=verdict,
         transcription=transcription.label,
         solver=by.label,
-        integrator=integrator,
+        integrator=transcription.integrator,
         iterations=run.iterations,
         evaluations=dict(run.evaluations),
         failures=dict(run.failures),
@@ -187,6 +163,39 @@ def estimate(
         problem=problem,
     )
     return with_dependence(result, problem.posed) if judged.doubtful else result
+
+
+def _uncertainty(posed: Posed, found: Attempt) -> tuple[Statistics | None, str]:
+    """Return the statistics where the search ended, None if there are none, and why nothing is certain."""
+    at, verification = found.linear, found.verification
+    unknown = "" if found.solution.status.success else "the fit did not succeed"
+    if not (isinstance(at, Linearization) and at.ok):
+        return None, unknown or "the problem was not linearized"
+    try:
+        known = statistics(
+            found.staged.layout,
+            at,
+            found.solution.active,
+            scale=found.staged.scale,
+            relative_tolerance=found.transcription.accuracy,
+            absolute_tolerance=found.transcription.integrator.absolute_tolerance,
+            penalty=posed.penalties,
+            row_errors=None if verification is None else verification.row_errors,
+            defects=None if verification is None else verification.defects,
+        )
+    except (np.linalg.LinAlgError, RuntimeError):  # derivatives that are not finite, or multipliers not found
+        return None, unknown or "the linear algebra of the statistics failed"
+    return known, unknown
+
+
+def _goodness(posed: Posed, found: Attempt, seen: Seen, chi2: float, dof: int) -> Goodness:
+    """Judge how well the model describes the data, by the residuals and chi2 without what priors cost."""
+    if found.verification is not None and not found.verification.reproduced:
+        return UNKNOWN  # these are not the model's residuals
+    heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
+    judged = goodness(series(posed, seen), chi2, dof, absolute_sigma=posed.absolute_sigma and not heavy)
+    no_optimum = judged is not UNKNOWN and not found.solution.status.success
+    return replace(judged, sentence=NO_OPTIMUM) if no_optimum else judged
 
 
 def sigma_names(posed: Posed) -> list[str]:

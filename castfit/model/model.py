@@ -212,21 +212,8 @@ class Model:
         everything += [d.symbol for d in delayed]
         for what, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
             mistakes += _undeclared({f"{what} '{name}'": e for name, e in expressions.items()}, everything)
-        own_names = set(names["state"])
-        mistakes += [
-            f"initial names '{name}', which is no state: {suggest(name, names['state'])}"
-            for name in start
-            if name not in own_names
-        ]
-        initial_values = {f"initial value of '{name}'": e for name, e in start.items()}
-        mistakes += _undeclared(initial_values, declared["parameter"], only="parameters")
-        mistakes += [
-            f"output '{name}' has the name of a state; states are outputs already, choose another name"
-            for name in extra
-            if name in taken
-        ]
-        if "time" in {*taken, *extra}:
-            mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
+        mistakes += _initial_mistakes(start, names["state"], declared["parameter"])
+        mistakes += _output_mistakes(extra, taken)
         mistakes += _noise_mistakes(declared["noise"], right, residual, extra, delayed)
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
@@ -764,6 +751,26 @@ def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, 
                 )
             else:
                 mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+    return mistakes
+
+
+def _initial_mistakes(initial: Mapping[str, ca.SX], states: Sequence[str], parameters: Sequence[ca.SX]) -> list[str]:
+    """Find initial values of what is no state, or that hold more than parameters."""
+    own = set(states)
+    mistakes = [f"initial names '{n}', which is no state: {suggest(n, states)}" for n in initial if n not in own]
+    values = {f"initial value of '{name}'": e for name, e in initial.items()}
+    return mistakes + _undeclared(values, parameters, only="parameters")
+
+
+def _output_mistakes(outputs: Iterable[str], states: Sequence[str]) -> list[str]:
+    """Find outputs whose names mean something else."""
+    mistakes = [
+        f"output '{name}' has the name of a state; states are outputs already, choose another name"
+        for name in outputs
+        if name in states
+    ]
+    if "time" in {*states, *outputs}:
+        mistakes.append("'time' is what predictions call their times; choose another name for the state or output")
     return mistakes
 
 

@@ -121,15 +121,8 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
     mistakes = list(mistakes)
     contents = contents_of(found)
     known = contents.quantities
-    every = is_one_of(parameters, "all")
-    kept = [n for n in items(parameters) or [] if isinstance(n, str)]
-    if not every and (items(parameters) is None or isinstance(parameters, str)):
-        mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers, or 'all'")
-        kept = []
-    mistakes += [
-        f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
-    ]
-    values = SbmlValues(contents, frozenset(known if every else kept), mistakes)
+    kept = _kept(parameters, known, mistakes)
+    values = SbmlValues(contents, frozenset(known if is_one_of(parameters, "all") else kept), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
         for n in kept
@@ -199,6 +192,20 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         partial(_larger, where, found, parameters, limits),
         "count" in limits.fixed,
     )
+
+
+def _kept(parameters: Any, known: Iterable[str], mistakes: list[str]) -> list[str]:
+    """Return the identifiers that are to remain parameters, of those that are listed."""
+    given = items(parameters)
+    if given is None:
+        if not is_one_of(parameters, "all"):
+            mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers, or 'all'")
+        return []
+    kept = [n for n in given if isinstance(n, str)]
+    mistakes += [
+        f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
+    ]
+    return kept
 
 
 def _assumption(reactions: list[str]) -> str:
