@@ -2,6 +2,6 @@
 
 In flows a `Model`, free inputs on pieces of a horizon, an objective and constraints, as a user says them; out flows a
 `Plan`.  `terms` are the symbols of objectives, `question` reads what was asked, `stages` writes the equations of one
-stage as a graph, `program` puts all stages together and hands them to IPOPT, `refinement` divides elements until the
-integrator agrees, and `verification` lets the integrator judge.  Read control.py first.
+stage as a graph, `grid` places the stages, `program` puts all of them together and hands them to IPOPT, `trajectory`
+integrates the model under what was found, and `verdict` says what that tells of the plan.  Read control.py first.
 """

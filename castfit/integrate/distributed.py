@@ -1,7 +1,7 @@
 """How lanes are divided: over threads, and over processes for integrators that hold the interpreter's lock.
 
 Compiled integration does not hold it, so that threads integrate at once.  For all other, and on other machines, there
-is a crew: a pool of workers, processes of our own that stay from sweep to sweep or somebody's executor, such as that of
+are workers: processes of our own that stay from sweep to sweep, or somebody's executor, such as that of
 a Dask cluster.  Every worker keeps the integrators that it was sent, so that a model travels to it once; then travel
 parameters, initial states and inputs of lanes there, and states and sensitivities back.  Measured values stay here.
 
@@ -64,8 +64,8 @@ RemoteCall = tuple[Held, str, tuple[Any, ...]]
 
 
 @dataclass
-class Crew:
-    """Workers.
+class Workers:
+    """Workers among which lanes are divided.
 
     elsewhere : whether they are to do what threads of this process could do
     spent : seconds for which lanes were integrated here
@@ -183,16 +183,16 @@ class Threads:
 
 
 class _CurrentDivision(threading.local):
-    crew: Crew | None = None
+    workers: Workers | None = None
     threads: Threads | None = None
 
 
 _current = _CurrentDivision()
 
 
-def crew() -> Crew | None:
+def workers() -> Workers | None:
     """Return the workers that lanes are divided among here, None for none."""
-    return _current.crew
+    return _current.workers
 
 
 def threads() -> Threads | None:
@@ -207,7 +207,7 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
     A number means threads for compiled integration, which does not hold the interpreter's lock, and processes for all
     other, which are started once that has taken as long as their start takes, and end with the block.
     """
-    before, beside = _current.crew, _current.threads
+    before, beside = _current.workers, _current.threads
     if not isinstance(workers, Executor) and int(workers) == 1:
         yield
         return
@@ -216,13 +216,13 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
         return
     count = None if isinstance(workers, Executor) else int(workers)
     with nullcontext() if count is None else ThreadPoolExecutor(count) as pool, Pool(workers) as processes:
-        _current.crew = Crew(processes, elsewhere=pool is None)
+        _current.workers = Workers(processes, elsewhere=pool is None)
         if pool is not None and count is not None:
             _current.threads = Threads(pool, count)
         try:
             yield
         finally:
-            _current.crew, _current.threads = before, beside
+            _current.workers, _current.threads = before, beside
 
 
 def worker_mistakes(workers: Any) -> list[str]:

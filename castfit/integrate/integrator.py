@@ -28,7 +28,7 @@ from castfit._support.status import InputError, check
 from castfit._support.time_limit import look
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
 from castfit.integrate.compilation import CompilationError, compiled, derived
-from castfit.integrate.distributed import Crew, Held, crew, held
+from castfit.integrate.distributed import Held, Workers, held, workers
 from castfit.integrate.esdirk_binding import Stepping, obstacle, stops_of
 from castfit.integrate.failure_diagnosis import PROBE_STEPS, diagnose, locate
 from castfit.integrate.lanes import (
@@ -155,7 +155,7 @@ class Integrator:
         Steps are kept if `adjoint` is to go back over them, as far as the method can; `begun` is what the compiled
         method made of the lanes, if it has integrated them.
         """
-        by, spans = self._crew(lanes), self._spans(lanes)
+        by, spans = self._workers(lanes), self._spans(lanes)
         if by is not None:
             shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
             found = self._divided(
@@ -202,21 +202,21 @@ class Integrator:
         order = self.stepping.model.elimination
         return (n**3 // 3, n**2) if order is None else (int(order.products), order.at.size)
 
-    def _crew(self, lanes: Lanes) -> Crew | None:
+    def _workers(self, lanes: Lanes) -> Workers | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
-        by = crew()
+        by = workers()
         if by is None or lanes.size < 2 or not by.pays or (self.stepping is not None and not by.elsewhere):
             return None
         return by
 
     def _resting(self) -> AbstractContextManager[None]:
         """Return a context for what is integrated here although processes might."""
-        by = crew()
+        by = workers()
         return nullcontext() if by is None or self.stepping is not None else by.resting()
 
     def _divided(
         self,
-        by: Crew,
+        by: Workers,
         method: str,
         size: int,
         arguments: Callable[[slice], tuple[Any, ...]],
@@ -337,7 +337,7 @@ class Integrator:
         spans (2, L, n_d) : The derivatives of start and duration.  Outputs stay where they are relative to them; inputs
             that vary do not, so lanes that move must have one interval where there are any.
         """
-        mine, by, runs = _without_rescued(at), self._crew(lanes), self._spans(lanes)
+        mine, by, runs = _without_rescued(at), self._workers(lanes), self._spans(lanes)
         moved = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
         moves = bool(moved.any())
 
@@ -363,7 +363,7 @@ class Integrator:
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return what `values` and `sensitivities` do, where the method can by one integration."""
-        if self.stepping is not None and dx0.shape[2] and self._crew(lanes) is None:
+        if self.stepping is not None and dx0.shape[2] and self._workers(lanes) is None:
             found, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
             if slopes is not None and not found.failures:
                 return found, slopes
@@ -431,7 +431,7 @@ class Integrator:
         """
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
         alone = self.method == "idas" and self.n_z > 0
-        by, spans = self._crew(lanes), self._every_interval() if alone else self._spans(lanes)
+        by, spans = self._workers(lanes), self._every_interval() if alone else self._spans(lanes)
         mine, n_a = _without_rescued(at), seeds.shape[1]
 
         def share(part: slice) -> tuple[Any, ...]:

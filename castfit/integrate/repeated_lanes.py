@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.integrate.distributed import crew, threads
+from castfit.integrate.distributed import threads, workers
 from castfit.integrate.esdirk_binding import StoredSteps, TaskLaid, stops_of
 from castfit.integrate.integrator import scale_of_seeds
 from castfit.integrate.lanes import Lanes, Sensitivities, Trajectories
@@ -37,7 +37,7 @@ class RepeatedLanes:
 
     def _here(self) -> TaskLaid | None:
         by, still = self._by, self._still
-        if not self._may or by.stepping is None or crew() is not None or threads() is not None:
+        if not self._may or by.stepping is None or workers() is not None or threads() is not None:
             return None
         if self._laid is None:
             self._laid = TaskLaid(by.stepping, by.grid, still, stops_of(still, by.grid) if by.n_u else None)

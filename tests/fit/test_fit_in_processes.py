@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.integrate import distributed as crews
+from castfit.integrate import distributed
 from castfit.integrate.distributed import lanes_divided
 
 CVODES = cf.IntegratorOptions(method="cvodes")
@@ -41,8 +41,8 @@ def bits(result: cf.Result) -> tuple[object, ...]:
 def hired():
     """Two processes for all tests here; they are started at once, although these fits do not need them."""
     with pytest.MonkeyPatch.context() as patch, lanes_divided(2):
-        patch.setattr(crews, "_PATIENCE", 0.0)
-        yield crews.crew()
+        patch.setattr(distributed, "_PATIENCE", 0.0)
+        yield distributed.workers()
 
 
 @pytest.mark.parametrize("how", [cf.SingleShooting(CVODES), cf.MultipleShooting(2, integrator=CVODES)])
@@ -101,7 +101,7 @@ def test_any_executor_will_do_and_threads_of_it_share_nothing():
 
 
 def test_short_fits_start_no_process(monkeypatch):
-    monkeypatch.setattr(crews, "_PATIENCE", 1.0)
+    monkeypatch.setattr(distributed, "_PATIENCE", 1.0)
     before = set(multiprocessing.active_children())
     cf.fit(animals(3), cf.SingleShooting(CVODES), workers=3)
     assert set(multiprocessing.active_children()) <= before

@@ -1,6 +1,6 @@
 """Which cohort suits a question: blocks of individuals that are alike, or each by itself, or parts of both.
 
-Where there is a crew its workers hold the individuals that are alike.  Each worker is sent its individuals once, data
+Where there are workers, they hold the individuals that are alike.  Each worker is sent its individuals once, data
 and all, and then parameters; it answers with costs, gradients and curvatures.  Somebody's numbers do not depend on who
 else is there, so they are those of one process.
 """
@@ -16,7 +16,7 @@ from castfit._support.process_pool import Lost
 from castfit.drive.population.batched import BatchedCohort, laid_out, suitable
 from castfit.drive.population.likelihoods import Cohort, Curved, SimulatedCohort
 from castfit.integrate import STEPPED, IntegratorOptions
-from castfit.integrate.distributed import crew, held
+from castfit.integrate.distributed import held, workers
 from castfit.integrate.esdirk_binding import obstacle
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
 
 def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     """Return the cohort of a question of which every experiment is `suitable`, on workers where there are any."""
-    by, threads = crew(), integrator.method in STEPPED
+    by, threads = workers(), integrator.method in STEPPED
     if by is None or (threads and not by.elsewhere):
         return BatchedCohort(question, integrator)
     grids, units = laid_out(question)
