@@ -176,13 +176,13 @@ def strange(value: Any) -> str:
         return text(value)
     column = hasattr(value, "iloc")  # of pandas, whose rows have labels
     labels = value.index if column else range(len(entries))
-    odd = [f"{e!r} at index {at}" for at, e in zip(labels, entries, strict=True) if not _reads_as_number(e)]
+    odd = [f"{e!r} at index {at}" for at, e in zip(labels, entries, strict=True) if not reads_as_number(e)]
     if not odd or len(odd) == len(entries):
         return text(entries if column else value)
     return ", ".join(odd[:3]) + (f", and {len(odd) - 3} more" if len(odd) > 3 else "")
 
 
-def _reads_as_number(entry: Any) -> bool:
+def reads_as_number(entry: Any) -> bool:
     """Tell whether text would be a number, as all of a table's column is text if one cell is."""
     try:
         return _entry(float(entry) if isinstance(entry, (str, bytes)) else entry) is not None

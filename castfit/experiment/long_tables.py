@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import named, option_mistakes, text
+from castfit._support.arguments import named, option_mistakes, reads_as_number, reals, text
 from castfit._support.status import InputError, check, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
@@ -93,7 +93,8 @@ def experiments_from(
     mistakes = [
         f"{what}='{c}' is no column of the table: {suggest(c, known)}" for what, c in columns.items() if c not in known
     ]
-    mistakes += [f"the table has several columns '{c}'" for c in dict.fromkeys(known) if known.count(c) > 1]
+    twice = [c for c in dict.fromkeys(known) if known.count(c) > 1]
+    mistakes += [f"the table has several columns '{c}'; rename them, or leave all but one out" for c in twice]
     check("experiments_from", mistakes)
     frame = frame[frame[value].notna()]
     mistakes += [] if len(frame) else [f"column '{value}' holds no value"]
@@ -103,6 +104,8 @@ def experiments_from(
             place = f"index {empty[0]}" + (f", and {len(empty) - 1} more" if len(empty) > 1 else "")
             mistakes.append(f"column '{columns[what]}' is empty at {place}, where a value is; fill it, or drop the row")
     check("experiments_from", mistakes)
+    numbers = {c: _but_odd(frame[c]) for c in (value, time, *([sigma] if isinstance(sigma, str) else []))}
+    frame = frame.assign(**numbers)
     groups = [("", frame)] if experiment is None else list(frame.groupby(experiment, sort=False))
     made: list[Experiment] = []
     for name, rows in groups:
@@ -134,6 +137,17 @@ def _read(table: Any) -> Any:
     return table
 
 
+def _but_odd(column: Any) -> Any:
+    """Read the cells of a column that are text only because others are no numbers, so that these alone are told."""
+    if reals(column) is not None or all(map(reads_as_number, column)):
+        return column
+
+    def read(cell: Any) -> Any:
+        return float(cell) if isinstance(cell, str) and reads_as_number(cell) else cell
+
+    return column.astype(object).map(read)
+
+
 def _looked_up(
     key: str, given: Mapping[Any, Any], rows: Any, known: list[str], label: str, mistakes: list[str]
 ) -> dict[str, Any]:
@@ -150,7 +164,9 @@ def _looked_up(
             continue
         values = rows[entry].unique()
         if len(values) > 1:
-            mistakes.append(f"{place}: column '{entry}' holds several values, {text(list(values[:3]))}; it needs one")
+            mistakes.append(
+                f"{place}: column '{entry}' holds several values, {text(values[:3].tolist())}; it needs one"
+            )
         out[name] = values[0].item() if hasattr(values[0], "item") else values[0]
     return out
 

@@ -30,6 +30,8 @@ _LARGEST = 1e100  # whose square is a number
 _RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "week": 604800}  # in seconds
 _GIVE = f"say in which unit the model counts time, time_unit= one of {', '.join(map(repr, UNITS))}"
+_TIMES = "give real numbers, for instance hours since the start, or dates, which pandas.to_datetime makes of text"
+_NUMBERS = "give numbers, and NaN for what was not measured"
 
 
 @brief
@@ -52,12 +54,13 @@ class TimeSeries:
 
 def is_frame(data: Any) -> bool:
     """Tell a pandas DataFrame, without importing pandas."""
-    return hasattr(data, "columns") and hasattr(data, "index") and hasattr(data, "iloc")
+    return hasattr(data, "iloc") and hasattr(data, "columns") and hasattr(data, "index")
 
 
 def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
     names = [str(c) for c in frame.columns]
-    mistakes += [f"the DataFrame has several columns '{n}'" for n in dict.fromkeys(names) if names.count(n) > 1]
+    twice = [n for n in dict.fromkeys(names) if names.count(n) > 1]
+    mistakes += [f"the DataFrame has several columns '{n}'; rename them, or leave all but one out" for n in twice]
     return {n: frame.iloc[:, i] for i, n in enumerate(names)}
 
 
@@ -79,11 +82,13 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
             mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
             return {}
     else:
-        mistakes.append(f"data is a {type(data).__name__}; give a mapping from names to values, or a pandas DataFrame")
+        kind: type[Any] = type(data)
+        told = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
+        mistakes.append(f"data is a {told}; give a mapping from names to values, or a pandas DataFrame")
         return {}
     common = None if time is None else reals(time)
     if time is not None and common is None:
-        mistakes.append(f"time is {strange(time)}; give real numbers, for instance hours since the start")
+        mistakes.append(f"time is {strange(time)}; {_TIMES}")
     series: dict[str, TimeSeries] = {}
     for name, value in columns.items():
         own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
@@ -92,10 +97,12 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
             continue
         t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
         if own and t is None:
-            mistakes.append(f"the times of '{name}' contain something that is no real number: {strange(value[0])}")
+            mistakes.append(
+                f"the times of '{name}' contain something that is no real number: {strange(value[0])}; {_TIMES}"
+            )
         if y is None:
             odd = strange(value[1] if own else value)
-            mistakes.append(f"'{name}' contains something that is no real number: {odd}")
+            mistakes.append(f"'{name}' contains something that is no real number: {odd}; {_NUMBERS}")
         elif t is None:
             continue  # which is told already
         elif y.ndim > 0 and y.size == 0:
@@ -205,7 +212,7 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
         mistakes.append(f"start is {text(start)}, but the times are no dates; give a number, or dates as times, too")
         return data, time, None, None
     if not found:
-        if unit is not None:
+        if unit is not None and all(value is None or reals(value) is not None for value in times.values()):
             mistakes.append(
                 "time_unit is given, but the times are no dates; leave it out, numbers have the model's unit"
             )
@@ -269,11 +276,16 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
 
     Whether dates have a time zone is added to `zoned`.
     """
-    own = getattr(value, "dt", value)  # of a Series, an Index has it itself
+    dtype = getattr(value, "dtype", None)
+    kind, days = getattr(dtype, "kind", None), str(dtype).startswith(("date32", "date64"))  # of pyarrow
+    if (kind == "O" or days) and getattr(value, "ndim", 0) == 1:
+        value = list(value)
+    dated = kind in ("M", None) and not days
+    own: Any = getattr(value, "dt", value) if dated else None  # of a Series, an Index has it itself
     if getattr(own, "tz", None) is not None:
         value = own.tz_convert(None)
         zoned.add(True)
-    elif getattr(getattr(value, "dtype", None), "kind", "") == "M":
+    elif kind == "M":
         zoned.add(False)
     if isinstance(value, (date, timedelta)):  # datetime and pandas.Timestamp are dates
         value = [value]

@@ -256,7 +256,7 @@ def test_every_mistake_is_listed_at_once():
     [
         ({"data": None}, ["data is a NoneType; give a mapping"]),
         ({"data": [1, 2, 3]}, ["data is a list; give a mapping"]),
-        ({"data": pd.Series([1, 2, 3])}, ["data is a Series; give a mapping"]),
+        ({"data": pd.Series([1, 2, 3])}, ["data is a pandas.Series; give a mapping"]),
         ({"data": {}}, ["data is empty"]),
         ({"data": {"x": []}, "time": []}, ["'x' has no values; leave it out"]),
         ({"data": {"x": 1.0}, "time": 0.0}, ["'x' has values of shape ()"]),
@@ -347,8 +347,10 @@ def test_what_is_no_number_is_named_and_nothing_else():
     with pytest.raises(InputError) as caught:
         Experiment(frame, "t", sigma={"x": 1, "y": 1}, noise={"x": StudentT()})
     assert caught.value.problems == (
-        "time is '0,5' at index 4; give real numbers, for instance hours since the start",
-        "'x' contains something that is no real number: '1,5' at index 4, '1,5' at index 5",
+        "time is '0,5' at index 4; give real numbers, for instance hours since the start, or dates, which "
+        "pandas.to_datetime makes of text",
+        "'x' contains something that is no real number: '1,5' at index 4, '1,5' at index 5; give numbers, and NaN for "
+        "what was not measured",
     )
 
 
