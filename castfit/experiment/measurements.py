@@ -82,7 +82,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
             mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
             return {}
     else:
-        kind: type[Any] = type(data)
+        kind: Any = type(data)
         told = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
         mistakes.append(f"data is a {told}; give a mapping from names to values, or a pandas DataFrame")
         return {}
