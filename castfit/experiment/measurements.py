@@ -82,9 +82,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
             mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
             return {}
     else:
-        kind: Any = type(data)
-        told = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
-        mistakes.append(f"data is a {told}; give a mapping from names to values, or a pandas DataFrame")
+        mistakes.append(f"data is a {_kind(data)}; give a mapping from names to values, or a pandas DataFrame")
         return {}
     common = None if time is None else reals(time)
     if time is not None and common is None:
@@ -117,6 +115,12 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
     if not columns:
         mistakes.append("data is empty; give at least one measured quantity")
     return series
+
+
+def _kind(value: object) -> str:
+    """Name a class; there are frames other than those of pandas."""
+    of = type(value)
+    return of.__name__ if of.__module__ == "builtins" else f"{of.__module__.split('.')[0]}.{of.__name__}"
 
 
 def of_read(given: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
