@@ -141,20 +141,18 @@ def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array
     return slopes.reshape(times.size, len(names), theta.size)
 
 
-def deviation(
-    sigmas: Mapping[str, float], noise: float, posed: Posed, condition: Condition, output: str, columns: Columns
-) -> Array:
+def deviation(sigmas: Mapping[str, float], posed: Posed, condition: Condition, output: str, columns: Columns) -> Array:
     """Return the standard deviation of a new value of an output, (n,); NaN where nothing is said of it.
 
-    sigmas, noise : as a `Result` has them
+    sigmas : unbiased estimates of those that are unknown, by name
     """
     mu = np.asarray(columns[output], dtype=float)
-    said = _noise_of(sigmas, noise, posed, condition, output, columns)
+    said = _noise_of(sigmas, posed, condition, output, columns)
     return np.full(mu.size, np.nan) if said is None else said[0].deviation(mu, said[1])
 
 
 def _noise_of(
-    sigmas: Mapping[str, float], noise: float, posed: Posed, condition: Condition, output: str, columns: Columns
+    sigmas: Mapping[str, float], posed: Posed, condition: Condition, output: str, columns: Columns
 ) -> tuple[Noise, Array] | None:
     """Return the noise of an output and its spreads (n,) at the times of a prediction; None where nothing is said.
 
@@ -171,7 +169,7 @@ def _noise_of(
         spread = np.interp(np.asarray(columns["time"], dtype=float), points.times[at], points.sigma[at, j])
     if of.group >= 0:
         name = posed.groups[of.group]
-        spread = spread * (sigmas[f"sigma({name})"] if name else noise)
+        spread = spread * sigmas[f"sigma({name})" if name else "sigma"]
     return of.noise, spread
 
 
@@ -203,13 +201,13 @@ def bands_from_draws(
     options: IntegratorOptions,
     level: float,
     rng: np.random.Generator,
-    unbiased: float | None = None,
+    unbiased: Mapping[str, float] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return a prediction with entries ``y lower`` and ``y upper`` for every output y.
 
     theta (n_theta,) : the estimate, of which `prediction` is
-    unbiased : for bands of new measured values the unbiased estimate of a sigma that all data share, in units of the
-        most likely one; such bands are NaN for outputs whose noise is not known
+    unbiased : for bands of new measured values the unbiased estimates of unknown sigmas, in units of the most likely
+        ones; such bands are NaN for outputs whose noise is not known
 
     Raises InputError: if the model is so unstable that simulations from the initial states say nothing.
     """
@@ -231,8 +229,8 @@ def bands_from_draws(
                 parts: list[Array] = []
                 for i, d in zip(chosen.tolist(), drawn[name], strict=True):
                     if d is not None:
-                        sigmas = {sigma: float(each[i]) for sigma, each in draws.sigmas.items()}
-                        said = _noise_of(sigmas, unbiased * sigmas.get("sigma", 1.0), posed, condition, output, d)
+                        sigmas = {s: float(each[i]) * unbiased.get(s, 1.0) for s, each in draws.sigmas.items()}
+                        said = _noise_of(sigmas, posed, condition, output, d)
                         parts.append(_measured(said, np.asarray(d[output], dtype=float), rng))
                 values = np.concatenate(parts) if parts else values
             low, high = _limits(values, failed * (1 if unbiased is None else _VALUES), level)

@@ -132,6 +132,19 @@ def groups(posed: Posed) -> Index:
     return np.array([-1 if of is None else of.group for of in observed], dtype=np.intp)
 
 
+def unbiased_sigmas(problem: Posed, residuals: Array, normalised: Array) -> dict[str, float]:
+    """Return unbiased estimates of the sigmas that are eliminated, by their names in results.
+
+    residuals, normalised (n_data,) : as a `Result` has them
+    """
+    group, found = groups(problem), dict[str, float]()
+    for g, name in enumerate(problem.groups):
+        plain, normal = (float(np.sum(of[group == g] ** 2)) for of in (residuals, normalised))
+        with np.errstate(invalid="ignore"):  # 0 where the model meets the data exactly
+            found[f"sigma({name})" if name else "sigma"] = float(np.sqrt(plain / normal)) if normal else 0.0
+    return found
+
+
 def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
     """Return normalised residuals (n_data,) of errors that depend on each other as what is new in each value.
 

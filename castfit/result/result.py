@@ -38,7 +38,7 @@ from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.residuals import Seen, parts_of_values, residual_table, scores, whitened
+from castfit.result.residuals import Seen, parts_of_values, residual_table, scores, unbiased_sigmas, whitened
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Nodes, Times, predict
 
@@ -521,14 +521,15 @@ class Result:
         found = predict(posed, self.theta, nodes, times=times, integrator=self.integrator)
         if bands is None:
             return found
+        sigmas = unbiased_sigmas(posed, self.residuals, self.normalised_residuals)
         if isinstance(bands, str):
-            of_values = partial(deviation, self.sigmas, self.noise, posed) if noise and not profiled else None
+            of_values = partial(deviation, sigmas, posed) if noise and not profiled else None
             basis = (self.theta, self.covariance, posed, found, self.integrator)
             linear = linear_bands(*basis, self._quantile(chosen), of_values)
             if not profiled:
                 return Prediction(linear)
             return Prediction(views().profile_bands(self, posed, linear, chosen, noise=noise, workers=workers))
-        unbiased = self.noise / self.sigmas["sigma"] if "sigma" in self.sigmas else 1.0
+        unbiased = {name: sigma / self.sigmas[name] for name, sigma in sigmas.items() if self.sigmas[name] > 0.0}
         drawn = (bands, self.theta, posed, found, self.integrator)
         return Prediction(bands_from_draws(*drawn, chosen, np.random.default_rng(rng), unbiased if noise else None))
 

@@ -24,11 +24,11 @@ def line(parameters: dict[str, Any] | None = None, **noise: Any) -> cf.Problem:
 
 
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.Collocation()], ids=lambda t: t.label)
-@pytest.mark.parametrize("known", [True, False])
-def test_bands_are_those_of_linear_regression(transcription: Any, known: bool) -> None:
+@pytest.mark.parametrize("sigma", [0.1, None, cf.unknown()], ids=["known", "unknown", "unknown of x"])
+def test_bands_are_those_of_linear_regression(transcription: Any, sigma: Any) -> None:
     from scipy import stats
 
-    problem = line(sigma=0.1) if known else line()
+    problem, known = line(sigma=sigma), sigma == 0.1
     found = cf.fit(problem, transcription)
     design, asked = np.column_stack([np.ones_like(T), T]), np.column_stack([np.ones_like(AT), AT])
     y = problem.experiments[0].data["x"][1][:, 0]

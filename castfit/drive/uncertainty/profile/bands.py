@@ -35,6 +35,7 @@ from castfit.fit.methods import Solver, Transcription
 from castfit.problem.compiled_problem import Posed
 from castfit.result.bands import deviation
 from castfit.result.covariance import quantile
+from castfit.result.residuals import unbiased_sigmas
 from castfit.result.result import Result
 
 _Parts = tuple[ProfileSetting, tuple[OfPrediction, ...], float]
@@ -74,11 +75,12 @@ def prediction_bands(
     by = "chi2" if result.absolute_sigma else "F"
     top = threshold(level, n_data=result.n_data, dof=result.dof, by=by)
     factor = quantile(level, np.inf if result.absolute_sigma else result.dof)
+    sigmas = unbiased_sigmas(posed, result.residuals, result.normalised_residuals)
 
     def new(name: str, output: str, row: int) -> float:
         """Return the standard deviation of a new value, NaN where nothing is known of it."""
         condition = next(c for c in posed.conditions if c.name == name)
-        return float(deviation(result.sigmas, result.noise, posed, condition, output, linear[name])[row])
+        return float(deviation(sigmas, posed, condition, output, linear[name])[row])
 
     if targets:
         setting = ProfileSetting.at(result, posed, asked_transcription, chosen, targets)

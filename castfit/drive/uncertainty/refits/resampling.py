@@ -29,7 +29,7 @@ from castfit.densities.noise.density import Noise
 from castfit.densities.noise.likelihood import Likelihood
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import RANK_TOLERANCE
-from castfit.result.residuals import groups, parts_of_values, whitened
+from castfit.result.residuals import groups, parts_of_values, unbiased_sigmas, whitened
 from castfit.result.result import Result
 
 ALONE = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
@@ -79,17 +79,7 @@ def unit_spreads(posed: Posed, result: Result) -> Array:
 
 def group_factors(posed: Posed, result: Result) -> Array:
     """Return the unbiased estimate of each sigma that is eliminated, (n_groups,)."""
-    group = groups(posed)
-    found = np.full(len(posed.groups), np.nan)
-    for g in range(found.size):
-        own = group == g
-        plain, normal = result.residuals[own], result.normalised_residuals[own]
-        squares = float(np.sum(normal**2))
-        if squares > 0.0:
-            found[g] = np.sqrt(float(np.sum(plain**2)) / squares)
-        elif np.isfinite(squares):
-            found[g] = 0.0  # the model meets the data exactly
-    return found
+    return np.array(list(unbiased_sigmas(posed, result.residuals, result.normalised_residuals).values()), dtype=float)
 
 
 def leverages(result: Result) -> Array:
