@@ -21,7 +21,7 @@ class Normal:
     """Draws whose mean and covariance are exactly those of the linear approximation."""
 
     result: cf.Result
-    count: int = 1000
+    count: int = 500
 
     names = property(lambda self: self.result.names)
     limits = property(lambda self: {"percentile": self.result.confidence_intervals()})
