@@ -122,12 +122,12 @@ def _fit(arguments: argparse.Namespace) -> int:
 def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
     """Read a start: by default the problem's own for this transcription."""
     own = source.start_of(kind)
+    check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
     if text is None:
         return own
     if text == "random":
         import numpy as np
 
-        check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
         return source.draw_start(np.random.default_rng(seed))
     if text in source.starts:
         return source.starts[text]

@@ -34,6 +34,7 @@ Value = float | ca.SX
 
 _SIDES = ("before", "after")
 DIRECTIONS = {"rising": 1, "falling": -1, "either": 0}
+_USUAL = 20  # how often an event that states trigger may happen, unless said
 _MOST = 100_000  # doses; more are a mistake in the units of time
 _LARGEST_SEED = 2**32 - 1
 _ROUNDING = 1e-9  # of an interval between doses
@@ -116,7 +117,7 @@ class Event(Picklable):
         measured: str = "before",
         when: ca.SX | None = None,
         direction: str = "either",
-        count: int = 20,
+        count: int = _USUAL,
         at_start: bool = False,
         priority: Value | None = None,
         persistent: bool = True,
@@ -141,6 +142,8 @@ class Event(Picklable):
             mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
         if not is_count(count, 1, _MOST):
             mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+        if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _USUAL)):
+            mistakes.append("direction and count are those of when=; leave them out beside a time")
         condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
         if condition and not is_one_of(direction, "either"):
             mistakes.append(

@@ -14,7 +14,7 @@ from castfit._support.arguments import is_count, is_one_of, option_mistakes, pla
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.status import InputError, check
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -86,7 +86,10 @@ class FreeInput:
         if callable(self.guess):
             edges = self.edges(start, horizon)
             at = edges if self.linear else 0.5 * (edges[1:] + edges[:-1])
-            found = reals(self.guess(at))
+            try:
+                found = reals(self.guess(at))
+            except (TypeError, ValueError) as error:
+                raise InputError("Input.free", [f"guess cannot be called with times: {error}"]) from error
             if found is None or found.shape not in ((), at.shape) or not np.isfinite(found).all():
                 check("Input.free", ["guess, called with times, does not return one finite number for each"])
                 return at

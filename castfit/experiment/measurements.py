@@ -442,7 +442,8 @@ def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) 
     if isinstance(sigma, Relative):
         fraction, floor = real(sigma.fraction), real(sigma.floor)
         if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
-            mistakes.append(f"sigma of '{name}': relative() takes a fraction and a floor that are not negative")
+            shown = f"({text(sigma.fraction)}, floor={text(sigma.floor)})"
+            mistakes.append(f"sigma of '{name}' is relative{shown}; give a fraction and a floor that are not negative")
             return None
         wide = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
         remedy = "give relative(..., floor=...) a positive floor"

@@ -236,6 +236,28 @@ def test_formulas_nested_too_deeply_are_counted_before_libsbml_reads_them(depth)
     assert cf.sbml.load(fine).model.states == ("A",)
 
 
+def test_what_is_for_events_of_states_is_refused_beside_a_time():
+    x = cf.symbols("x")
+    for given in ({"direction": "rising"}, {"count": 3}):
+        with refused("direction and count are those of when=; leave them out beside a time"):
+            cf.Event(1.0, {x: 1.0}, **given)  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_with_a_candidate_is_told_in_a_line_each():
+    result = cf.fit(decay_problem())
+    with refused("candidate 1: events contains 5; give Event"):
+        cf.design(result, cf.Candidate([1.0], "x", events=5), budget=1)
+
+
+def test_a_guess_of_an_input_that_cannot_be_called_with_times():
+    x, u = cf.symbols("x u")
+    with refused("guess cannot be called with times"):
+        cf.control(
+            cf.Model({x: u - x}, inputs=[u]), horizon=1.0, minimise=cf.integral(x**2 + u**2), initial={"x": 1.0},
+            inputs={"u": cf.Input.free(3, guess=float)},
+        )  # fmt: skip
+
+
 def test_mistakes_in_a_start_are_told_beside_others():
     beside = "start: 'kk' is not estimated: did you mean 'k'?"
     with refused("max_time is -1", beside):

@@ -540,7 +540,7 @@ def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Probl
             name=label,
         )
     except InputError as error:
-        mistakes.append(f"{label}: {error}")
+        mistakes += [f"{label}: {said}" for said in error.problems]
         return base
 
 
