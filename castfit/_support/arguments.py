@@ -14,7 +14,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.keywords import call_mistakes
-from castfit._support.status import InputError
+from castfit._support.status import InputError, check
 from castfit._support.views import views
 
 if TYPE_CHECKING:
@@ -105,6 +105,19 @@ def option_mistakes(*rules: tuple[str, Any, bool, str]) -> list[str]:
 def within_reason(name: str, value: Any, most: int) -> tuple[str, Any, bool, str]:
     """Return the rule that an option is from 1 to `most`: more than any machine has memory or time for is a slip."""
     return name, value, is_count(value, 1, most), f"give at least 1, and at most {most}"
+
+
+def level_rule(given: Any, level: Any) -> tuple[str, Any, bool, str]:
+    """Return the rule for a confidence level that is `level` where `given` was said."""
+    return "confidence_level", given, is_within(level, 0.0, 1.0, strictly=True), "it lies between 0 and 1"
+
+
+def read_level(where: str, given: Any, usual: float) -> float:
+    """Return the confidence level that is asked for, by default the usual one; InputError if there is none such."""
+    level = usual if given is None else real(given)
+    check(where, option_mistakes(level_rule(given, level)))
+    assert level is not None
+    return level
 
 
 def flag_mistakes(**flags: Any) -> list[str]:

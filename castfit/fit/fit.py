@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, real, text
+from castfit._support.arguments import flag_mistakes, is_one_of, is_within, level_rule, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.progress_line import duration, following, say
 from castfit._support.records import dataclass
@@ -177,7 +177,7 @@ def fit(
     level, limit = real(confidence_level), real(max_time)
     known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
-        ("confidence_level", confidence_level, is_within(level, 0, 1, strictly=True), "it lies between 0 and 1"),
+        level_rule(confidence_level, level),
         ("max_time", max_time, limit is not None and limit > 0.0, "give a positive number of seconds"),
         ("absolute_sigma", absolute_sigma, known, "give True, False or None"),
         ("verbose", verbose, verbose is None or is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from castfit._support.arguments import is_one_of, real, text
+from castfit._support.arguments import is_one_of, read_level, text
 from castfit._support.arrays import Array
 from castfit._support.json_codec import plain, rebuilt_fields, restored
 from castfit._support.reprs import listed, one_line
@@ -517,10 +517,7 @@ class PathResult(Tabled):
         return self.problem
 
     def _quantile(self, what: str, given: float | None) -> float:
-        level = self.confidence_level if given is None else real(given)
-        if level is None or not 0.0 < level < 1.0:
-            raise InputError(what, [f"confidence_level is {text(given)}; it lies between 0 and 1"])
-        return float(special.ndtri(0.5 + 0.5 * level))
+        return float(special.ndtri(0.5 + 0.5 * read_level(what, given, self.confidence_level)))
 
     @property
     def parts(self) -> Sequence[Sheet | str]:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, option_mistakes, real, rng_mistakes, text
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    level_rule,
+    option_mistakes,
+    read_level,
+    real,
+    rng_mistakes,
+    text,
+)
 from castfit._support.arrays import Array, Mask
 from castfit._support.json_codec import plain, rebuilt_fields, restored
 from castfit._support.public_names import public
@@ -396,7 +405,7 @@ class Result:
         confidence_level : float, optional
             By default the result's `confidence_level`.
         """
-        chosen = self._level("confidence_intervals", confidence_level)
+        chosen = read_level("confidence_intervals", confidence_level, self.confidence_level)
         factor = self._quantile(chosen)
         out: dict[str, tuple[float, float]] = {}
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
@@ -432,7 +441,7 @@ class Result:
         """
         from castfit.result.confidence_region import confidence_region  # most fits are not asked for it
 
-        chosen = self._level("confidence_region", confidence_level)
+        chosen = read_level("confidence_region", confidence_level, self.confidence_level)
         if not self.names:
             raise InputError("confidence_region", ["nothing is estimated, and so there is no confidence region"])
         if not self.success:
@@ -494,12 +503,7 @@ class Result:
         chosen = self.confidence_level if confidence_level is None else real(confidence_level)
         mistakes = option_mistakes(
             ("noise", noise, is_one_of(noise, True, False), "give True or False"),
-            (
-                "confidence_level",
-                confidence_level,
-                chosen is not None and 0.0 < chosen < 1.0,
-                "it lies between 0 and 1",
-            ),
+            level_rule(confidence_level, chosen),
         )
         mistakes += [*bands_mistakes(bands, self.names), *rng_mistakes(rng)]
         profiled, alone = is_one_of(bands, "profile"), is_one_of(workers, 1)
@@ -593,7 +597,10 @@ class Result:
         """
         from castfit.result import bands
 
-        problem, chosen = self._owner("estimated_inputs"), self._level("estimated_inputs", confidence_level)
+        problem, chosen = (
+            self._owner("estimated_inputs"),
+            read_level("estimated_inputs", confidence_level, self.confidence_level),
+        )
         factor = self._quantile(chosen) if self.success else np.nan
         return Prediction(
             bands.input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
@@ -754,13 +761,6 @@ class Result:
         if rest or order < 2:
             return problem
         return with_nodes(problem, order) or problem
-
-    def _level(self, what: str, given: Any) -> float:
-        """Return the level of intervals that is asked for, by default the result's own."""
-        level = self.confidence_level if given is None else real(given)
-        if level is None or not 0 < level < 1:
-            raise InputError(what, [f"confidence_level is {text(given)}; it lies between 0 and 1"])
-        return level
 
     def _quantile(self, level: float) -> float:
         """Return half the width of an interval, in standard errors."""

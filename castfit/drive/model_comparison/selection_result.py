@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, real, rng_mistakes
+from castfit._support.arguments import is_count, is_one_of, level_rule, option_mistakes, real, rng_mistakes
 from castfit._support.public_names import public
 from castfit._support.reprs import listed
 from castfit._support.status import check, suggest
@@ -275,8 +275,7 @@ class SelectionResult(SearchResult):
     def _level(self, where: str, given: Any) -> float:
         usual = self.best.confidence_level if self.best is not None else _LEVEL
         level = usual if given is None else real(given)
-        right = level is not None and is_within(level, 0.0, 1.0, strictly=True)
-        wrong = option_mistakes(("confidence_level", given, right, "it lies between 0 and 1"))
+        wrong = option_mistakes(level_rule(given, level))
         check(where, [*wrong, *([] if self.best is not None else ["no candidate was fitted"])])
         assert level is not None
         return level

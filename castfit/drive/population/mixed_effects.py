@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, named, option_mistakes, real, text
+from castfit._support.arguments import flag_mistakes, is_count, level_rule, named, option_mistakes, real, text
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.json_codec import rebuilt
 from castfit._support.progress_line import duration, time_left
@@ -152,8 +152,7 @@ def mixed_effects(
             *run.file_mistakes(),
             *option_mistakes(
                 ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
-                ("confidence_level", confidence_level, level is not None and 0.0 < level < 1.0,
-                 "it lies between 0 and 1"),
+                level_rule(confidence_level, level),
                 ("integrator", integrator, given is None or isinstance(given, IntegratorOptions),
                  "give IntegratorOptions(...)"),
             ),

@@ -12,11 +12,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from castfit._support.arguments import items, real, text
+from castfit._support.arguments import items, read_level, text
 from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.reprs import listed, one_line
-from castfit._support.status import InputError, Status, check, suggest
+from castfit._support.status import Status, check, suggest
 from castfit._support.text_tables import Sheet, rounded
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
@@ -210,10 +210,7 @@ class MixedEffectsResult(RunResult):
         confidence_level : float, optional
             By default that of the result.
         """
-        chosen = self.confidence_level if confidence_level is None else real(confidence_level)
-        if chosen is None or not 0.0 < chosen < 1.0:
-            said = f"confidence_level is {text(confidence_level)}; it lies between 0 and 1"
-            raise InputError("confidence_intervals", [said])
+        chosen = read_level("confidence_intervals", confidence_level, self.confidence_level)
         z = float(scipy.special.ndtri(0.5 + 0.5 * chosen))
         k, m = len(self.question.upper), self.question.m
         out: dict[str, tuple[float, float]] = {}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from castfit._support.arguments import (
     is_count,
     is_one_of,
-    is_within,
+    level_rule,
     option_mistakes,
     rng_mistakes,
     text,
@@ -180,12 +180,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         chosen = self.result.confidence_level if confidence_level is None else confidence_level
         given: Any = jackknife
         mistakes = option_mistakes(
-            (
-                "confidence_level",
-                confidence_level,
-                is_within(chosen, 0.0, 1.0, strictly=True),
-                "it lies between 0 and 1",
-            ),
+            level_rule(confidence_level, chosen),
             ("method", method, is_one_of(method, *METHODS), "choose 'bca' or 'percentile'"),
             ("jackknife", jackknife, given is None or isinstance(given, LeaveOutResult), "give castfit.leave_out(...)"),
         )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from castfit._support.arguments import (
     is_one_of,
+    level_rule,
     named,
     option_mistakes,
     real,
@@ -274,7 +275,7 @@ def coverage(
     number = real(confidence_level)
     mistakes = option_mistakes(
         within_reason("samples", samples, 10**5),
-        ("confidence_level", confidence_level, number is not None and 0.0 < number < 1.0, "it lies between 0 and 1"),
+        level_rule(confidence_level, confidence_level),
         ("intervals", intervals, is_one_of(intervals, *KINDS) or callable(intervals),
          "choose 'linear' or 'profile', or give a function of a Result and a level"),
         ("start", start, is_one_of(start, "truth", "guess"), "choose 'truth' or 'guess'"),

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_within, option_mistakes
+from castfit._support.arguments import read_level
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.renamed import renamed
-from castfit._support.status import Status, check
+from castfit._support.status import Status
 from castfit._support.text_tables import aligned, rounded
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
@@ -206,10 +206,7 @@ class SampleResult(DrawsResult):
         confidence_level : float, optional
             By default the result's `confidence_level`.
         """
-        chosen = self.result.confidence_level if confidence_level is None else confidence_level
-        right = is_within(chosen, 0.0, 1.0, strictly=True)
-        said = ("confidence_level", confidence_level, right, "it lies between 0 and 1")
-        check("confidence_intervals", option_mistakes(said))
+        chosen = read_level("confidence_intervals", confidence_level, self.result.confidence_level)
         if not self.thetas.size:
             return dict.fromkeys(self.names, (np.nan, np.nan))
         ends = [0.5 - chosen / 2, 0.5 + chosen / 2]
