@@ -275,6 +275,10 @@ def test_mistakes_in_a_start_are_told_beside_others():
     result = cf.fit(decay_problem())
     with refused("start is where a Problem is fitted from; leave it out beside a Result"):
         cf.doctor(result, start={"k": 1.0})
+    with refused("limits is array"):
+        cf.profile(result, limits=np.zeros(2))  # type: ignore[arg-type]
+    with refused("slices is 1000"):
+        cf.contours(result, "k", "k + 1", slices=10**400)
     with refused("slices is 0", "names holds 'kk'", "names holds 'm'"):
         cf.contours(result, "kk", "m", slices=0)
     with refused("resume is 'yes'", "checkpoint is 5"):

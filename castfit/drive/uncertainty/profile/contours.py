@@ -187,7 +187,7 @@ def contours(
     mistakes = run.file_mistakes() + run.mistakes()
     asked, chosen = parts_along(transcription, solver, result, mistakes)
     found_levels = read_levels(confidence_levels, mistakes)
-    mistakes += option_mistakes(("slices", slices, is_count(slices, 4), "give an integer of at least 4"))
+    mistakes += option_mistakes(("slices", slices, is_count(slices, 4, 1000), "give an integer from 4 to 1000"))
     problem = owner(result, mistakes)
     check("contours", mistakes if problem is None else [])
     assert problem is not None

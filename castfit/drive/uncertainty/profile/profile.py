@@ -167,13 +167,13 @@ def profile(
     mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
     far = real(reach)
     mistakes += option_mistakes(
-        ("limits", limits, is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
+        ("limits", limits, known := is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
         ("reach", reach, far is not None and 1.0 < far < np.inf, "give a factor above 1"),
     )
     found_levels = read_levels(confidence_levels, mistakes)
     problem = owner(result, mistakes)
     usable = problem is not None and result.success
-    by, thresholds = choose_thresholds(result, limits, found_levels, mistakes) if usable else ("", {})
+    by, thresholds = choose_thresholds(result, limits, found_levels, mistakes) if usable and known else ("", {})
     targets = read_targets(result, problem.posed, names, mistakes) if problem is not None and usable else ()
     check("profile", mistakes)
     assert problem is not None
