@@ -34,7 +34,7 @@ EXACT = 1e-3  # how closely a direction must match a named combination
 LARGEST_POWER = 4
 _NORMAL = 1.96
 _MANY = 20  # names that a sentence holds
-_LISTED = 6  # of quantities that enter only in combination
+_LISTED = 6  # terms of a combination; of more the first three
 
 WELL_DETERMINED = "well determined"
 CORRELATED_WITH = "correlated"
@@ -252,15 +252,14 @@ def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
 def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     """Name the combinations of g quantities that the changes (rows) leave alone, if they have names."""
     if len(names) == changes.shape[0]:
-        return f"the data do not depend on {enumerated(names)}"
+        return f"the data do not depend on {enumerated(_few(names))}"
     relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
     sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
     # Values of simple ratios make a sum look like a product of higher powers, too.
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
-    named = [enumerated(terms) for terms in (products, sums) if terms]
+    named = [enumerated(_few(terms)) for terms in (products, sums) if terms]
     if not named:
-        few = names if len(names) <= _LISTED else (*names[:3], f"{len(names) - 3} others")
-        return f"{enumerated(few)} enter only in combination"
+        return f"{enumerated(_few(names))} enter only in combination"
     return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 
@@ -295,4 +294,11 @@ def _sum(names: Sequence[str], signs: Array) -> str:
 
 
 def _signed(weights: dict[str, float]) -> str:
-    return " ".join(f"{w:+.2f} {name}" for name, w in weights.items())
+    """Write a direction; of many weights the largest."""
+    few = weights if len(weights) <= _LISTED else sorted(weights, key=lambda name: -abs(weights[name]))[:3]
+    rest = f" and {len(weights) - 3} others" if len(weights) > _LISTED else ""
+    return " ".join(f"{weights[name]:+.2f} {name}" for name in few) + rest
+
+
+def _few(terms: Sequence[str]) -> Sequence[str]:
+    return terms if len(terms) <= _LISTED else (*terms[:3], f"{len(terms) - 3} others")

@@ -16,7 +16,9 @@ from castfit.result.identifiability import (
     POORLY_DETERMINED,
     UNKNOWN,
     WELL_DETERMINED,
+    Combination,
     Identifiability,
+    _sentence,
     judge,
     no_verdict,
 )
@@ -102,6 +104,16 @@ def test_value_of_zero_has_no_product() -> None:
 
 def test_direction_is_written_with_its_signs() -> None:
     assert "direction +0.71 k1 -0.71 k2" in str(verdicts(named["only k1*k2 enters"], k))
+
+
+def test_of_a_scale_that_many_share_a_few_are_named() -> None:
+    """A factor of each of forty experiments, beside one of all: a line, not forty terms."""
+    factors = [f"b{i}" for i in range(40)]
+    sentence = _sentence(["s", *factors], np.array([2.0] + [1.0] * 40), np.array([[-2.0] + [1.0] * 40]))
+    assert sentence == "only s*b0, s*b1, s*b2 and 37 others enter"
+    weights = {"s": 0.71} | {n: -0.01 * (1 + (i == 7)) for i, n in enumerate(factors)}
+    combination = Combination(("s", *factors), (weights,), sentence)
+    assert str(combination) == f"{sentence} (direction +0.71 s -0.02 b7 -0.01 b0 and 38 others)"
 
 
 def test_separate_groups_are_reported_separately() -> None:
