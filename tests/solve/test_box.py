@@ -346,5 +346,5 @@ def test_a_search_that_no_step_leads_on_goes_back_once_and_ends():
     scene = scene_of(problem.posed)
     stuck = descend(scene, np.array([-1.36555514, 0.15180753, 3.41527312, 4.47411017]), (np.inf, np.inf), np.inf)
     again = settle(scene, stuck.theta, np.inf)
-    assert again.work < 100  # simulations; it was thousands
+    assert again.work < 1000  # simulations; it was thousands; 17 to 454 from starts 1e-7 around, where rounding decides
     assert again.cost <= stuck.cost
