@@ -84,8 +84,8 @@ def small_fit(name: str) -> SmallFit:
     seconds = [cpu_timed(whole)[1] for _ in range(_REPEATS)]
     best = int(np.argmin(seconds))
     points = staged.start * (1.0 + 1e-9 * np.arange(_REPEATS)[:, None])
-    lean = staged.steep
-    linearize: Callable[[Any], object] = staged.linearize if lean is None else lean.rows
+    dense = staged.dense_evaluator
+    linearize: Callable[[Any], object] = staged.linearize if dense is None else dense.rows
     linearized = min(cpu_timed(lambda v=v: linearize(v))[1] for v in points)
     error = _error(staged) if name == _BESIDE else float("nan")
     return SmallFit(name, "castfit", 1e3 * seconds[best], 1e3 * kernel[best + 1], 1e3 * linearized, error)

@@ -101,7 +101,7 @@ class _Walk:
         self.values = self.jacobians = 0
         self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
         self._free[staged.eliminated] = True
-        self._ground: DenseEvaluator = staged.steep or _Staged(staged)
+        self._ground: DenseEvaluator = staged.dense_evaluator or _Staged(staged)
         self._at: DenseRows | None = None
         self._best_at: DenseRows | None = None
         self._known: list[float] = []

@@ -59,7 +59,7 @@ What a solver may ask for at a point, one class each; it says what it `takes`, a
     MatchingProducts    and one product per stage of the matching conditions    linearize_along
     GradientEvaluation  and the gradient of the cost                            gradient
     HessianBlocks       the exact Hessian of cost and constraints               hessian
-    DenseRows           rows with their Jacobian where theta alone moves        steep
+    DenseRows           rows with their Jacobian where theta alone moves        dense_evaluator
 """
 
 from __future__ import annotations
@@ -605,7 +605,7 @@ class StagedProblem(ABC):
         return 0.0
 
     @property
-    def steep(self) -> DenseEvaluator | None:
+    def dense_evaluator(self) -> DenseEvaluator | None:
         """A faster way to the cost, and to rows with their derivatives, where there is one; the same numbers."""
         return None
 

@@ -167,7 +167,7 @@ class Reading:
     prior: PriorRows
 
 
-class Lean:
+class DenseSingleShooting:
     """The cost and the rows of a problem whose only variables are theta; see the module.
 
     integrations : how often states were integrated; they are kept where only outputs and noise move
@@ -216,7 +216,7 @@ class Lean:
         self._costs: dict[bytes, float | None] = {}
 
     @classmethod
-    def of(cls, given: Given) -> Lean | None:
+    def of(cls, given: Given) -> DenseSingleShooting | None:
         """Return it; None where something happens on the way."""
         posed, laid = given.posed, given.laid
         plain = len(laid.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in laid.chains)
@@ -226,7 +226,7 @@ class Lean:
         links = linked(posed.model, posed.conditions) if filled and posed.conditions else None
         return None if links is None else cls(given, links)
 
-    def measuring(self, posed: Posed, chains: Sequence[Segments]) -> Lean:
+    def measuring(self, posed: Posed, chains: Sequence[Segments]) -> DenseSingleShooting:
         """Return the same for other data at the same points; what was seen last need not be integrated again."""
         other = copy(self)
         other._given = replace(self._given, posed=posed, laid=replace(self._given.laid, chains=tuple(chains)))
@@ -234,7 +234,7 @@ class Lean:
         other._last, other._costs = None, {}
         return other
 
-    def integrated_by(self, laid: Arranged) -> Lean:
+    def integrated_by(self, laid: Arranged) -> DenseSingleShooting:
         """Return the same with the integrators of another arrangement of the same pieces."""
         other = copy(self)
         flights = zip(laid.rounds[0], self._flights, strict=True)

@@ -49,7 +49,7 @@ from castfit.solve.staged import (
     locked,
     same_point,
 )
-from castfit.transcribe.dense_single_shooting import Given, Lean, Reading
+from castfit.transcribe.dense_single_shooting import DenseSingleShooting, Given, Reading
 from castfit.transcribe.observation import Measured, Observation, Observer, measured_by
 from castfit.transcribe.relaxed_dae import Relaxed, gains
 from castfit.transcribe.segments import (
@@ -221,26 +221,26 @@ class ShootingProblem(TranscribedProblem):
         return nullcontext() if quiet else captured()
 
     @property
-    def steep(self) -> Lean | None:
+    def dense_evaluator(self) -> DenseSingleShooting | None:
         """The cost and the rows alone, by moves of arrays, where nothing happens on the way and nothing is held."""
         return None if self._observer.constraint_names else self._arrays
 
     @property
-    def _arrays(self) -> Lean | None:
+    def _arrays(self) -> DenseSingleShooting | None:
         """All values, and all derivatives, by moves of arrays, where nothing happens on the way."""
-        owner, known = self._lean  # of a problem that this is a copy of, it would have other units
+        owner, known = self._dense  # of a problem that this is a copy of, it would have other units
         if owner is not self:
-            known = self._make_lean()
-            self._lean = self, known
+            known = self._make_dense()
+            self._dense = self, known
         return known
 
-    def _make_lean(self) -> Lean | None:
+    def _make_dense(self) -> DenseSingleShooting | None:
         odd = self._nodes or self._backward or self.eliminated.size
         odd = odd or self.layout.correlated or Linearization not in self.gives
         if odd or any(of.integrator.method not in STEPPED for of in self.groups):
             return None
         laid = self._arrange(self._naturals(self.start))
-        return Lean.of(
+        return DenseSingleShooting.of(
             Given(
                 self.problem, self.layout, laid, self._observer.expressions, self._units, self._z_start, self._moving,
                 self.scale, (self.least_sigma, self._most_sigma),
@@ -252,8 +252,8 @@ class ShootingProblem(TranscribedProblem):
 
         None where more than rows depends on the data: with nodes, or where something is eliminated.
         """
-        lean = self.steep
-        if lean is None:
+        dense = self.dense_evaluator
+        if dense is None:
             return None
         laid = self._arrange(self._naturals(self.start))
         chains: list[Segments] = []
@@ -264,13 +264,13 @@ class ShootingProblem(TranscribedProblem):
         other.problem, other._here = problem, chains
         vars(other).pop("size_squares", None)
         other._laid = {tuple(id(chain) for chain in chains): replace(laid, chains=tuple(chains))}
-        other._lean = other, lean.measuring(problem, chains)
+        other._dense = other, dense.measuring(problem, chains)
         return other
 
     def _choose(self, options: IntegratorOptions) -> None:
         self.options = options
         self._paces = _TOOK.get(self.problem.model, lambda _: {})
-        self._lean: tuple[ShootingProblem | None, Lean | None] = None, None
+        self._dense: tuple[ShootingProblem | None, DenseSingleShooting | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self._expects = False
         self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
@@ -358,7 +358,7 @@ class ShootingProblem(TranscribedProblem):
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
             if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
                 break
-            self._units, self._lean, self._coarser = changed, (None, None), (None, None)
+            self._units, self._dense, self._coarser = changed, (None, None), (None, None)
             self._memory.clear()
             rough = self if rough is self else rough.with_units(changed)
 
@@ -474,16 +474,16 @@ class ShootingProblem(TranscribedProblem):
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
-        lean, expected = self._arrays, self._expects if along is None else along
-        along = expected and lean is not None and not self._backward
+        dense, expected = self._arrays, self._expects if along is None else along
+        along = expected and dense is not None and not self._backward
         began = self._begun("linearization") if along else time.perf_counter()
-        before = 0 if lean is None else lean.integrations
-        at = None if lean is None else lean.read(v, along=along)
-        if lean is not None and at is not None:
-            if lean.integrations > before:
+        before = 0 if dense is None else dense.integrations
+        at = None if dense is None else dense.read(v, along=along)
+        if dense is not None and at is not None:
+            if dense.integrations > before:
                 self._expects = False
                 self._noted("linearization" if along else "values", began)
-            return self._remembered(key, lean.evaluation(v, at), at)
+            return self._remembered(key, dense.evaluation(v, at), at)
         naturals = self._naturals(v)
         with self._silently():
             sweep = self._integrate(v, naturals)
@@ -648,8 +648,8 @@ class ShootingProblem(TranscribedProblem):
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, at = self._found(v)
-        lean = self._arrays if isinstance(at, Reading) else None
-        of_all = lean.jacobians(at) if lean is not None and isinstance(at, Reading) else None
+        dense = self._arrays if isinstance(at, Reading) else None
+        of_all = dense.jacobians(at) if dense is not None and isinstance(at, Reading) else None
         measured = [chain.measured for chain in self._here]
         if of_all is not None:  # rows of it are standardised, and nothing is eliminated
             found, self._taken_over, self._steps = of_all
@@ -1047,7 +1047,7 @@ class ShootingProblem(TranscribedProblem):
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
-        lean, other = self._arrays, self._apart()
+        dense, other = self._arrays, self._apart()
         other._choose(options)
         other._laid = {}
         if not self.problem.triggered:  # when states trigger something is found by these integrators
@@ -1056,8 +1056,8 @@ class ShootingProblem(TranscribedProblem):
             other._laid[tuple(id(chain) for chain in known.chains)] = again
         laid = other._arrange(other._naturals(other.start))
         other.groups = _groups(laid)
-        if lean is not None and all(of.integrator.method in STEPPED for of in other.groups):
-            other._lean = other, lean.integrated_by(laid)
+        if dense is not None and all(of.integrator.method in STEPPED for of in other.groups):
+            other._dense = other, dense.integrated_by(laid)
         return other
 
     def explain(self, v: Array) -> str:

@@ -25,7 +25,7 @@ def staged_of(problem: cf.Problem | Posed) -> ShootingProblem:
 
 def one_by_one(problem: cf.Problem | Posed) -> ShootingProblem:
     staged = staged_of(problem)
-    staged._lean = staged, None
+    staged._dense = staged, None
     return staged
 
 
@@ -89,17 +89,17 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_it_agrees_but_for_rounding(name: str) -> None:
     problem = CASES[name]()
-    lean, staged, whole = staged_of(problem).steep, one_by_one(problem), staged_of(problem)
-    assert lean is not None
+    dense, staged, whole = staged_of(problem).dense_evaluator, one_by_one(problem), staged_of(problem)
+    assert dense is not None
     rng, n = np.random.default_rng(2), staged.layout.n_theta
     masks = [chain.row_mask.ravel() for chain in staged.layout.chains]
     for _ in range(4):
         v = np.clip(staged.start + 0.3 * rng.standard_normal(n), staged.lower, staged.upper)
-        other, at = lean.cost(v), staged.linearize(v)
+        other, at = dense.cost(v), staged.linearize(v)
         assert at.ok
         assert other == pytest.approx(at.cost, rel=1e-12)
-        lean.cost(v + 1e-3)  # another point between does not matter
-        rows = lean.rows(v)
+        dense.cost(v + 1e-3)  # another point between does not matter
+        rows = dense.rows(v)
         assert rows is not None
         u = np.concatenate([at.prior, *(c.r.ravel()[m] for c, m in zip(at.values, masks, strict=True))])
         np.testing.assert_allclose(rows.u, u, rtol=1e-11, atol=1e-13)
@@ -137,7 +137,7 @@ def held(*, path: bool) -> cf.Problem:
 def test_path_constraints_are_values_of_the_same_moves(path: bool) -> None:
     problem = held(path=path)
     whole, staged = staged_of(problem), one_by_one(problem)
-    assert whole.steep is None
+    assert whole.dense_evaluator is None
     assert whole._arrays is not None
     assert (whole._arrays._picks is None) == path
     rng = np.random.default_rng(4)
@@ -167,21 +167,21 @@ def test_what_cannot_be_computed_has_no_cost() -> None:
     model = cf.Model({x: x**2 - k}, parameters=[k])
     data = cf.Experiment({"x": [0.5, 0.4]}, time=[1.0, 2.0], sigma=0.1, initial={"x": np.sqrt(1) * b**0.5})
     staged = staged_of(cf.Problem(model, data, parameters={"k": 0.5, "b": 0.5}))
-    lean = staged.steep
-    assert lean is not None
-    assert lean.cost(staged.start) == pytest.approx(staged.evaluate(staged.start).cost, rel=1e-12)
+    dense = staged.dense_evaluator
+    assert dense is not None
+    assert dense.cost(staged.start) == pytest.approx(staged.evaluate(staged.start).cost, rel=1e-12)
     for wrong in ([0.5, -1.0], [-20.0, 4.0]):  # no initial state; a pole
         v = np.array(wrong)
         assert not staged.evaluate(v).ok
-        assert lean.cost(v) is None
-        assert lean.rows(v) is None
+        assert dense.cost(v) is None
+        assert dense.rows(v) is None
 
 
 def test_copies_have_their_own() -> None:
     staged = staged_of(several())
     units = [10 * unit for unit in staged.units]
     other = staged.with_units(units)
-    a, b = staged.steep, other.steep
+    a, b = staged.dense_evaluator, other.dense_evaluator
     assert a is not None
     assert b is not None
     assert b.cost(staged.start) == pytest.approx(other.evaluate(staged.start).cost, rel=1e-12)
@@ -189,8 +189,10 @@ def test_copies_have_their_own() -> None:
 
 
 def test_problems_in_which_something_happens_go_the_long_way() -> None:
-    assert staged_of(everything()).steep is None
-    assert SingleShooting(IntegratorOptions("cvodes")).transcribe(several().posed, several().guess).steep is None
+    assert staged_of(everything()).dense_evaluator is None
+    assert (
+        SingleShooting(IntegratorOptions("cvodes")).transcribe(several().posed, several().guess).dense_evaluator is None
+    )
 
 
 @pytest.mark.parametrize("room", [np.inf, 1e-3])
@@ -279,14 +281,14 @@ def test_states_are_kept_where_only_outputs_and_noise_move():
     parameters = {n: cf.Parameter(0.5, 0.01, 10.0, scale="log") for n in ("k", "scale", "spread")}
     problem = cf.Problem(model, experiments, parameters=parameters)
     staged = staged_of(problem)
-    lean = staged.steep
-    assert lean is not None
+    dense = staged.dense_evaluator
+    assert dense is not None
     at = np.log([0.5, 0.5, 0.5])
     staged.linearize(at)
-    count = lean.integrations
+    count = dense.integrations
     for moved in at + np.array([[0.0, 0.3, 0.0], [0.0, 0.3, -0.2], [0.1, 0.3, -0.2]]):
         found, expected = staged.linearize(moved), one_by_one(problem).linearize(moved)
-        assert lean.integrations == count + (moved[0] != at[0])
+        assert dense.integrations == count + (moved[0] != at[0])
         assert found.cost == pytest.approx(expected.cost, rel=1e-13)
         for own, other in zip(found.jacobians, staged_of(problem).linearize(moved).jacobians, strict=True):
             np.testing.assert_array_equal(own.R_q, other.R_q)

@@ -128,8 +128,8 @@ class Scene:
 def cost_of(staged: ShootingProblem, theta: Array) -> float:
     """Return the cost of a problem whose only variables are theta, infinite where it cannot be integrated."""
     v = np.clip(theta, staged.lower, staged.upper)
-    if staged.steep is not None:
-        cost = staged.steep.cost(v)
+    if staged.dense_evaluator is not None:
+        cost = staged.dense_evaluator.cost(v)
     else:
         at = staged.evaluate(v)
         cost = at.cost if at.ok else None

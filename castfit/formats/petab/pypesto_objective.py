@@ -45,7 +45,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes
 from castfit.result.covariance import neg2loglik
-from castfit.transcribe.dense_single_shooting import Lean
+from castfit.transcribe.dense_single_shooting import DenseSingleShooting
 from castfit.transcribe.observation import constant
 from castfit.transcribe.transcribed_problem import sigma_limits
 
@@ -110,20 +110,22 @@ class ScaledLikelihood(Picklable):
         return found
 
     @cached_property
-    def _lean(self) -> Lean | None:
+    def _dense(self) -> DenseSingleShooting | None:
         """What evaluates by moves of arrays alone; None where more is needed."""
-        return self._objective.staged.explicit().steep
+        return self._objective.staged.explicit().dense_evaluator
 
     @one_blas_thread
-    def _lean_point(self, x: Array) -> tuple[Lean, Array, Array] | None:
+    def _dense_point(self, x: Array) -> tuple[DenseSingleShooting, Array, Array] | None:
         """Return it, theta with what is eliminated at its best, and T; None where it does not do, or fails."""
-        lean = self._lean
-        if lean is None:
+        dense = self._dense
+        if dense is None:
             return None
         with np.errstate(all="ignore"):
             theta, scale = self.theta(x)
-            best = lean.projected(theta, self._objective.staged.projection) if self.eliminates.linear.entries else theta
-        return None if best is None else (lean, best, scale)
+            best = (
+                dense.projected(theta, self._objective.staged.projection) if self.eliminates.linear.entries else theta
+            )
+        return None if best is None else (dense, best, scale)
 
     @cached_property
     def _free(self) -> Index:
@@ -173,7 +175,7 @@ class ScaledLikelihood(Picklable):
 
     def value(self, x: Array) -> float:
         """Return the negative log likelihood; infinite where the model cannot be integrated."""
-        at = self._lean_point(x)
+        at = self._dense_point(x)
         cost = None if at is None else at[0].cost(at[1])
         if cost is not None:
             return cost + self._constant
@@ -207,7 +209,7 @@ class ScaledLikelihood(Picklable):
     @one_blas_thread
     def _lean_gradient(self, x: Array) -> tuple[float, Array] | None:
         """Return value and gradient where these need nothing but arrays; None where they do not, or fail."""
-        at = self._lean_point(x)
+        at = self._dense_point(x)
         found = None if at is None else at[0].rows(at[1])
         if at is None or found is None:
             return None

@@ -100,7 +100,7 @@ def test_the_best_of_the_whole_objective(changed, pypesto):  # noqa: F811
     value, gradient, information = rest(x, sensi_orders=(0, 1, 2))
     assert value == pytest.approx(rest(x), rel=1e-14)
     by_arrays = rest(x, sensi_orders=(0, 1))
-    assert rest.likelihood._lean is not None
+    assert rest.likelihood._dense is not None
     assert by_arrays[0] == rest(x)
     assert by_arrays[1] == pytest.approx(gradient, rel=1e-11, abs=1e-11)
     assert value == pytest.approx(best, abs=1e-6)

@@ -145,17 +145,17 @@ class WarmDescent:
         """
         near = self._surroundings
         staged = None if near is None else near.staged.measuring(problem)
-        lean = None if staged is None else staged.steep
-        if near is None or lean is None:
+        dense = None if staged is None else staged.dense_evaluator
+        if near is None or dense is None:
             return None
         try:
-            here = lean.residuals(self.theta)
+            here = dense.residuals(self.theta)
             if here is None:
                 return None
             factor = here.scale / near.scale
             begun = near.descended(near.model(here.u / factor), self.theta, np.ones(factor.size))
-            found = near.descended(lean.rows, self.theta if begun is None else begun.theta, factor)
-            end = None if found is None else lean.residuals(found.before)
+            found = near.descended(dense.rows, self.theta if begun is None else begun.theta, factor)
+            end = None if found is None else dense.residuals(found.before)
         except (Stopped, np.linalg.LinAlgError):
             return None
         if found is None or end is None or end.cost > here.cost + _SLACK * (1.0 + abs(here.cost)):
@@ -170,10 +170,10 @@ class WarmDescent:
         try:
             staged = SingleShooting(self.integrator).transcribe(posed, self.theta).explicit()
             known = staged.measuring(posed)  # whose last point remains the estimate
-            lean, aside = staged.steep, None if known is None else known.steep
-            if lean is None or aside is None or not descends(staged):
+            dense, aside = staged.dense_evaluator, None if known is None else known.dense_evaluator
+            if dense is None or aside is None or not descends(staged):
                 return None
-            at, here = lean.rows(self.theta), lean.residuals(self.theta)
+            at, here = dense.rows(self.theta), dense.residuals(self.theta)
             if at is None or here is None or abs(at.cost - self.cost) > _SAME * (1.0 + at.half_square):
                 return None
             units = units_of_search(staged, self.theta)
