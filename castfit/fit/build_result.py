@@ -45,9 +45,8 @@ def estimate(
 
     problem : what the user asked; what was solved, which need not be that as it stands, is the run's
     """
-    posed, staged, solution, at, transcription = (
-        run.problem, found.staged, found.solution, found.linear, found.transcription,
-    )  # fmt: skip
+    posed, staged, solution, at = run.problem, found.staged, found.solution, found.linear
+    transcription = found.transcription
     by = found.staging.solver or run.solver
     by = DOWN if by is PROBE else by  # how far it went at most is how it was found, not what it is
     v, status, active = solution.v, solution.status, solution.active

@@ -254,7 +254,11 @@ def residuals(result: Result, figures: Figures) -> Markup:
                 (symbol(result.measure), f"{result.objective:.8g}"),
                 ("degrees of freedom", f"{result.dof}"),
                 ("p of χ²", chance),
-                *((name, f"{of:.6g}") for name, of in (("AIC", result.aic), ("BIC", result.bic)) if not np.isnan(of)),
+                *(
+                    (name, f"{of:.6g}")
+                    for name, of in (("AIC", result.aic), ("BIC", result.bic))
+                    if result.has_criteria
+                ),
             )
         ),
     )

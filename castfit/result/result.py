@@ -333,6 +333,14 @@ class Result:
         return Criteria(self.neg2loglik - self.neg2logprior, self.n_data, k)
 
     @property
+    def has_criteria(self) -> bool:
+        """Whether information criteria say something: of an optimum, of a likelihood, of data that leave some noise.
+
+        As many quantities as data with unknown sigma reproduce the data; the likelihood is that of rounding then.
+        """
+        return self.measure != LOSS and self.success and (self.absolute_sigma or self.dof > 0)
+
+    @property
     def aicc(self) -> float:
         """Akaike's information criterion, corrected for few data."""
         return self.criteria.aicc
@@ -597,10 +605,8 @@ class Result:
         """
         from castfit.result import bands
 
-        problem, chosen = (
-            self._owner("estimated_inputs"),
-            read_level("estimated_inputs", confidence_level, self.confidence_level),
-        )
+        problem = self._owner("estimated_inputs")
+        chosen = read_level("estimated_inputs", confidence_level, self.confidence_level)
         factor = self._quantile(chosen) if self.success else np.nan
         return Prediction(
             bands.input_bands(self.theta, self.log.astype(float), self.covariance, problem.posed, times, factor)
@@ -1097,7 +1103,7 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
         f"{result.measure} = {result.objective:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
-        *([] if result.measure == LOSS or not result.success else [f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"]),
+        *([f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"] if result.has_criteria else []),
         *(
             f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"
             for name, weight in result.smoothness.items()

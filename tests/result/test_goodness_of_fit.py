@@ -268,3 +268,16 @@ def test_parameters_of_the_noise_count_however_they_are_written() -> None:
     assert fitted(plain, noise={"x": cf.Gaussian(below=0.6)}).n_estimated == 2
     prior = cf.Parameter(0.1, lower=1e-3, prior=cf.Normal(0.1, 1e3))  # which says nothing
     assert fitted(plain, {"b": prior}, sigma={"x": b}).n_estimated == pytest.approx(2, abs=1e-6)
+
+
+def test_as_many_quantities_as_data_have_no_criteria() -> None:
+    """With unknown sigma the likelihood is that of rounding errors then: AIC was -86."""
+    x, k, s = cf.symbols("x k s")
+    model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}, initial={x: 1.0})
+    values, guess = {"y": [0.5, 0.3]}, {"k": 1.0, "s": 1.0}
+    alone = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0]), parameters=guess))
+    assert not alone.has_criteria
+    assert "AIC" not in str(alone)
+    known = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0], sigma=0.1), parameters=guess))
+    assert known.has_criteria
+    assert f"AIC = {known.aic:.6g}" in str(known)
