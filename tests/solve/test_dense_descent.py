@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -65,9 +67,11 @@ def test_matrices_that_are_mostly_zero_are_not_for_it() -> None:
     assert not descends(staged_of(160, cf.free(0.8)))
 
 
-def test_without_time_it_returns_its_start() -> None:
+def test_without_time_it_returns_its_start(clock: Any) -> None:
+    """A step that takes less than the least time, a millisecond, would be taken."""
     problem = cf.problems.load("bellman").problem.posed
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
+    clock.step = 1.0
     found = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
     assert found.theta == pytest.approx(problem.guess)
 
