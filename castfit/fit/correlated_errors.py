@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
 
 _ROUNDS = 60  # fits until numbers must stay
-_OVER = (Status.MAX_TIME, Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.START_FAILED, Status.EVALUATION_FAILED)
+_NOWHERE = (Status.START_FAILED, Status.EVALUATION_FAILED)
 _STILL = 1e-6  # relative change of what is estimated
 _GRID = 41  # time constants that are tried first
 _SHORT, _LONG = 0.05, 30.0  # of the shortest distance of data, and of their whole length
@@ -75,7 +75,8 @@ class CorrelatedErrors(RefinedFit):
     def refined(self, answer: Result) -> FitQuestion | None:
         """Return the problem at likelier numbers, unless they stay."""
         given = self.found is None and not self.labels and not self.joint  # what was asked is how they depend
-        if not (answer.success or (given and answer.status not in _OVER)) or self.rounds == _ROUNDS:
+        led = not answer.status.cut_off and answer.status not in _NOWHERE
+        if not (answer.success or (given and led)) or self.rounds == _ROUNDS:
             return None
         self.rounds += 1
         posed = self.problem.posed

@@ -19,7 +19,6 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
-_CUT_SHORT = (Status.MAX_TIME, Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK)
 _STILL = 0.01  # of a standard error
 _ROUNDING = 1e-6  # of an estimate: data without noise leave no standard errors to compare with
 
@@ -34,7 +33,7 @@ class DelayNodes(RefinedFit):
 
     def refined(self, answer: Result) -> FitQuestion | None:
         """Return the problem with more nodes, unless it is known whether there are enough."""
-        if not self.said and answer.status in _CUT_SHORT:
+        if not self.said and answer.status.cut_off:
             self.said = f"{_of(answer)}; whether they suffice was not tested."
         if self.said or not answer.success:
             return None

@@ -139,9 +139,8 @@ class LaplaceKinks(RefinedFit):
 
 def _usable(result: Result) -> bool:
     """Whether the first fit, though no solution, came to a point from where signs can be guessed."""
-    ended = (Status.STOPPED_BY_CALLBACK, Status.INTERRUPTED, Status.MAX_TIME)
     finite = np.isfinite(result.information.diagonal()).all() and np.isfinite(result.gradient).all()
-    return bool(finite) and result.status not in ended
+    return bool(finite) and not result.status.cut_off
 
 
 def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, KinkSide | None]) -> Posed:

@@ -10,7 +10,7 @@ p          directions that the data determine
     D_i = e_i^2 h_i / (p (1 - h_i)^2)        how far that moves the estimates together      [Cook 1977]
 
 Errors that depend on each other are made independent by W; value i then stands in all that is new with it, and e_i and
-J_i are the components along column i of W (`castfit.result.residuals.parts_of_values`).
+J_i are the components along column i of W (`castfit.result.residuals.along_values`).
 
 D_i above the median of F(p, dof), or of chi2(p) / p where sigma is known, moves them beyond their own 50 % region.
 """

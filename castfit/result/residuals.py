@@ -161,14 +161,18 @@ def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
     return out
 
 
-def parts_of_values(problem: Posed) -> Any:
-    """Return which part each value has in what is new, (n_data, n_data), sparse: columns of length 1.
+def along_values(problem: Posed, normalised: Array, rows: Array) -> tuple[Array, Array]:
+    """Return residuals (n_data,) and their whitened derivatives (n_data, k) along each value, as when it is left out.
 
-    What an error of one value adds to the residuals of `whitened` is along its column.
+    Where errors depend on each other a value stands in all that is new with it: what an error of one value adds to the
+    residuals of `whitened` is along its column of W, which gets length 1.
     """
+    if not problem.correlations:
+        return normalised, rows
     found = [(c.whitening(problem.outputs), int(c.points.mask.sum())) for c in problem.conditions]
     whole: Any = scipy.sparse.block_diag([scipy.sparse.eye(n) if w is None else w.W for w, n in found], format="csr")
-    return whole.multiply(1.0 / scipy.sparse.linalg.norm(whole, axis=0)).tocsr()
+    parts = whole.multiply(1.0 / scipy.sparse.linalg.norm(whole, axis=0)).tocsr()
+    return parts.T @ whitened(problem, normalised), parts.T @ rows
 
 
 def series(problem: Posed, seen: Seen) -> list[ResidualSeries]:

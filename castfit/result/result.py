@@ -47,7 +47,7 @@ from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
 from castfit.result.identifiability import NUMERICAL, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.residuals import Seen, parts_of_values, residual_table, scores, unbiased_sigmas, whitened
+from castfit.result.residuals import Seen, along_values, residual_table, scores, unbiased_sigmas, whitened
 from castfit.simulate.predictions import Prediction
 from castfit.simulate.simulate import Nodes, Times, predict
 
@@ -533,7 +533,7 @@ class Result:
         found = predict(posed, self.theta, nodes, times=times, integrator=self.integrator)
         if bands is None:
             return found
-        sigmas = unbiased_sigmas(posed, self.residuals, self.normalised_residuals)
+        sigmas = unbiased_sigmas(posed, self.residuals, self.normalised_residuals) if noise else {}
         if isinstance(bands, str):
             of_values = partial(deviation, sigmas, posed) if noise and not profiled else None
             basis = (self.theta, self.covariance, posed, found, self.integrator)
@@ -1029,9 +1029,8 @@ def _influence(result: Result, posed: Posed | None) -> Influence | None:
     rows = result.jacobian[:n] / factor[:, None]
     dof = np.inf if result.absolute_sigma else float(result.dof)
     r = result.normalised_residuals
-    if posed is not None and posed.correlations:  # left out, a value takes its part from all that is new with it
-        parts = parts_of_values(posed)
-        r, rows = parts.T @ whitened(posed, r), parts.T @ rows
+    if posed is not None and posed.correlations:
+        r, rows = along_values(posed, r, rows)
         leverage = np.sum((rows @ result.root) ** 2, axis=1)
     return influence(r, rows, result.root, leverage, result.rank, dof)
 

@@ -52,7 +52,6 @@ from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
 
 RULES = ("doubling", "break time")
-_STOPPED = (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK, Status.MAX_TIME)
 _HOPELESS = (Status.UNRESOLVABLE, Status.INACCURATE)  # a shorter step does not help
 _MOST_ITERATIONS = 50  # of the default solver and of a rescue, per solve; more are not worth their time
 _MOST_RELAXATIONS = 8  # after which the user's bounds are taken
@@ -261,7 +260,7 @@ class _Driver:
         unstable = False
         while True:
             attempt = self.in_pieces(target, known) if unstable else self.solve(target, known)
-            stopped = attempt.result.status in _STOPPED
+            stopped = attempt.result.status.cut_off
             if self.fallback and not unstable and not stopped and not self.leads(attempt):
                 unstable = attempt.result.status is Status.UNRESOLVABLE  # on longer horizons all the more
                 nearer = self.nearer_horizon(attempt, known, horizons)
@@ -270,10 +269,10 @@ class _Driver:
                     target = nearer
                     continue
                 attempt = self.elsewhere(attempt, known)
-                stopped = attempt.result.status in _STOPPED
+                stopped = attempt.result.status.cut_off
                 if not stopped and not self.leads(attempt):
                     attempt = self.rescue(attempt, known)
-                    stopped = attempt.result.status in _STOPPED
+                    stopped = attempt.result.status.cut_off
             horizons = (*horizons, self.record(attempt, report))
             if target >= end(self.posed):
                 return attempt.result.answering(self.problem), horizons
@@ -348,7 +347,7 @@ class _Driver:
                 break
             best = self.solve(attempt.horizon, replace(known, theta=lower))
             iterations, evaluations = iterations + best.iterations, evaluations + best.evaluations
-            if self.leads(best) or best.result.status in _STOPPED:
+            if self.leads(best) or best.result.status.cut_off:
                 return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
         return replace(attempt, iterations=iterations, evaluations=evaluations)
 
@@ -358,7 +357,7 @@ class _Driver:
         ours, theirs = attempt.result, other.result
         better = theirs.success and not (ours.success and ours.cost <= theirs.cost)
         return replace(
-            other if better or theirs.status in _STOPPED else attempt,
+            other if better or theirs.status.cut_off else attempt,
             relaxations=attempt.relaxations,
             iterations=attempt.iterations + other.iterations,
             evaluations=attempt.evaluations + other.evaluations,

@@ -29,7 +29,7 @@ from castfit.densities.noise.density import Noise
 from castfit.densities.noise.likelihood import Likelihood
 from castfit.problem.compiled_problem import Posed
 from castfit.result.covariance import RANK_TOLERANCE
-from castfit.result.residuals import groups, parts_of_values, unbiased_sigmas, whitened
+from castfit.result.residuals import along_values, groups, unbiased_sigmas, whitened
 from castfit.result.result import Result
 
 ALONE = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
@@ -102,8 +102,7 @@ def case_deletion(posed: Posed, result: Result) -> Array:
     r = np.where(np.isfinite(result.normalised_residuals), result.normalised_residuals, 0.0)
     rows, h = U[:n, :rank], leverages(result)
     if posed.correlations:
-        parts = parts_of_values(posed)
-        r, rows = parts.T @ whitened(posed, r), parts.T @ rows
+        r, rows = along_values(posed, r, rows)
         h = np.sum(rows**2, axis=1)
     weight = r / np.maximum(1.0 - h, ALONE)
     moves = np.zeros((n, len(result.names)))
