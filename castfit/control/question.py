@@ -152,8 +152,13 @@ def read_question(
         mistakes.append(f"soft is {text(soft)}; give a positive price for each unit of a constraint's violation")
     known = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name(), *(q.name for q in quantities)}
     objective = _read_objective(model, minimise, known, mistakes)
+    if scenarios == "worst" and len(numbers) == 1:
+        mistakes.append("the worst case is one among scenarios; give a list of parameters, or leave scenarios= out")
     path, points, whole = _read_constraints(model, constraints, known, begin, length, bool(quantities) and
                                             quantities[0].name == HORIZON, mistakes)  # fmt: skip
+    if soft is not None and not (path or mistakes):
+        mistakes.append("soft= lets constraints along the horizon be violated, and there are none; leave it out, or "
+                        "give constraints=[cf.along(...)]")  # fmt: skip
     terms = terms_in([objective, *(c.expression for c in whole)])
     terms = tuple(replace(t, expression=_told(model, t.expression)) for t in terms)
     everywhere = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
@@ -161,7 +166,7 @@ def read_question(
     mistakes += [f"input '{n}' is free and enters no equation, objective or constraint; give it a number" for n in idle]
     check("control", mistakes)
     return ControlQuestion(
-        model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst" and len(numbers) > 1,
+        model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst",
         first, np.array(guesses, dtype=float), objective, terms, path, points, whole,
         None if soft is None else float(soft),
     )  # fmt: skip

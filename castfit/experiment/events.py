@@ -158,9 +158,10 @@ class Event(Picklable):
             mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
         if not isinstance(cast("Any", forbidden), str):
             mistakes.append(f"forbidden is {text(forbidden)}; say in words why it must not happen")
-        ordered = rank is not None or persistent is not True or not is_one_of(forbidden, "")
+        ordered = rank is not None or persistent is not True or rng is not None or not is_one_of(forbidden, "")
         if ordered and not condition:
-            mistakes.append("priority, persistent and forbidden are those of a condition; write for example when=x > 3")
+            said = "priority, persistent, rng and forbidden are those of a condition"
+            mistakes.append(f"{said}; write for example when=x > 3")
         check("Event", mistakes)
         vars(self).update(time=at, changes=new, measured=measured, when=when, direction=direction, at_start=at_start)
         vars(self).update(count=1 if when is None else count, priority=rank, persistent=persistent)

@@ -265,7 +265,7 @@ class Posed:
         """Return what is known of each initial state: the experiment's own, else the model's."""
         return initial_values(self.model, experiment)
 
-    def theta_from(self, values: Mapping[str, float]) -> Array:
+    def theta_from(self, values: Mapping[str, float], what: str = "start") -> Array:
         """Return theta with the named quantities at the given natural values, the rest at their guess.
 
         An unknown name or a value outside its bounds is an InputError.
@@ -273,7 +273,7 @@ class Posed:
         mistakes: list[str] = []
         theta, (lower, upper) = self.guess.copy(), self.bounds
         place = {name: j for j, name in enumerate(self.names)}
-        for given, value in named("start", values, mistakes).items():
+        for given, value in named(what, values, mistakes).items():
             name = called_now(given, place)
             if name not in place:
                 mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
@@ -286,8 +286,8 @@ class Posed:
                 theta[j] = np.clip(search, lower[j], upper[j])
                 if abs(theta[j] - search) <= 1e-12 * max(1.0, abs(search)):
                     continue
-            mistakes += bound_mistakes(f"start of '{name}'", value, q.lower, q.upper, q.scale)
-        check("start", mistakes)
+            mistakes += bound_mistakes(f"{what} of '{name}'", value, q.lower, q.upper, q.scale)
+        check(what, mistakes)
         return theta
 
     def unit(self, name: str) -> str:
@@ -441,7 +441,7 @@ class Posed:
     def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
         if isinstance(values, Mapping):
-            return self.within(*self.bounds, self.theta_from(values))
+            return self.within(*self.bounds, self.theta_from(values, "values"))
         mistakes: list[str] = []
         theta = self._theta("theta", values, mistakes)
         check("starting_at", mistakes)
@@ -459,7 +459,7 @@ class Posed:
         mistakes += unknown_names("'{}' is not estimated", given, self.names)
         check("fix", mistakes)
         gone = {*listed}
-        theta = self.theta_from(given)
+        theta = self.theta_from(given, "names")
         keep = np.array([j for j, n in enumerate(self.names) if n not in gone], dtype=np.intp)
         place = np.full(len(self.names), -1, dtype=np.intp)
         place[keep] = np.arange(keep.size)

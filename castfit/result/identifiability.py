@@ -15,6 +15,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief, enumerated, one_line
+from castfit._support.status import check, unknown_names
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.parameter_combinations import product, three_digits
 
@@ -88,6 +89,7 @@ class Identifiability:
 
     def __getitem__(self, name: str) -> Verdict:
         """Return the verdict on a quantity."""
+        check("identifiability", unknown_names("'{}' is not estimated", [name], self._by_name))
         return self._by_name[name]
 
     @cached_property

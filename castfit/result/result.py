@@ -524,6 +524,8 @@ class Result:
         mistakes += wrong
         if noise is True and bands is None:
             mistakes.append("noise=True widens bands; choose bands='linear' or 'profile'")
+        if confidence_level is not None and bands is None:
+            mistakes.append("confidence_level is that of bands; choose bands='linear' or 'profile'")
         if bands is not None and not self.success:
             mistakes.append("a fit that failed has no covariance, and so no bands")
         check("predict", mistakes)

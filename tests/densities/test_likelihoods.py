@@ -331,3 +331,24 @@ def test_methods_agree_in_many_problems(name):
         except AssertionError as error:
             elsewhere.append((seed, str(error).splitlines()[0]))
     assert len(elsewhere) <= (6 if name.startswith("Laplace") else 2), elsewhere
+
+
+def test_a_kink_is_one_in_any_unit() -> None:
+    smooth = {
+        "pseudo-Huber": lambda unit: lambda y, m: cf.sqrt(1 + ((y - m) / unit) ** 2),
+        "Student": lambda unit: lambda y, m: 2 * cf.log(1 + ((y - m) / unit) ** 2),
+        "relative": lambda unit: lambda y, m: ((y - m) / (unit * y)) ** 2 / 2 + cf.log(y),
+        "counts": lambda unit: lambda y, m: (y - m * cf.log(y)) / unit,
+        "steep": lambda unit: lambda y, m: cf.fabs((y - m) / unit) ** 1.5,
+    }
+    kinked = {
+        "Laplace": lambda unit: lambda y, m: cf.fabs(y - m) / unit,
+        "uneven": lambda unit: lambda y, m: cf.fmax(0.3 * (y - m), 0.7 * (m - y)) / unit,
+        "relative": lambda unit: lambda y, m: cf.fabs(y - m) / (0.1 * y) + cf.log(y / unit),
+        "logarithms": lambda unit: lambda y, m: cf.fabs(cf.log(y / unit) - cf.log(m / unit)),
+        "log1p": lambda unit: lambda y, m: cf.fabs(cf.log(y + 1) - cf.log(m + 1)) / unit,
+        "sharp": lambda unit: lambda y, m: cf.if_else(y > m, y - m, 2 * (m - y)) / unit,
+    }
+    for unit in (1e-15, 1e-3, 1.0, 1e12):
+        assert [name for name, cost in smooth.items() if cf.Likelihood(cost(unit)).kinked] == []
+        assert [name for name, cost in kinked.items() if not cf.Likelihood(cost(unit)).kinked] == []

@@ -116,13 +116,20 @@ class Likelihood(Noise):
 
     @property
     def kinked(self) -> bool:
-        """Whether the slope of the cost jumps at the datum: as much close by as farther away; 1 stands for all else."""
+        """Whether the slope of the cost jumps at the datum: as much close by as farther away; 1 stands for all else.
+
+        About 0 distances can be smaller than any width.  What is not defined there, or has a pole, or does not see such
+        distances, is of relative errors, of logarithms or of counts: of these the datum 1 tells.
+        """
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
         graph, others = self._others(mu, m)
         slope = ca.Function("slope", [mu, m, *others], [ca.gradient(graph, mu)])
-        ones = [1.0] * (1 + len(others))
-        near, far = (abs(float(slope(1.0 + h, *ones) - slope(1.0 - h, *ones))) for h in (1e-9, 1e-4))
-        return near > 0.5 * far
+        ones = [1.0] * len(others)
+        for datum, distances in ((0.0, (1e-100, 1e-90)), (1.0, (1e-9, 1e-4))):
+            near, far = (abs(float(slope(datum + h, datum, *ones) - slope(datum - h, datum, *ones))) for h in distances)
+            if 0.0 < near <= 2.0 * far:
+                return near > 0.5 * far
+        return False
 
     def option_mistakes(self) -> list[str]:
         """Say why the cost is none."""

@@ -182,6 +182,14 @@ class Candidate:
         said: Mapping[str, Any] = self.sigma or {}
         return said.get(output, said.get("", None))
 
+    @property
+    def named_outputs(self) -> tuple[str, ...]:
+        """Every output that is named, as one that is measured or as one that costs something or has a sigma."""
+        costs: dict[str, float] | float = self.cost
+        sigmas: Mapping[str, Any] = self.sigma or {}
+        named = (*self.outputs, *(costs if isinstance(costs, dict) else ()), *sigmas)
+        return tuple(dict.fromkeys(n for n in named if n))
+
     def cost_of(self, output: str) -> float:
         """Return what one purchase costs."""
         costs: dict[str, float] | float = self.cost

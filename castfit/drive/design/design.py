@@ -101,7 +101,7 @@ def design(
     exact: bool = True,
     price: float = 0.0,
     population: Population | None = None,
-    samples: int = 100,
+    samples: int | None = None,
     constraints: Any = None,
     starts: int | None = None,
     rng: int | np.random.Generator = 0,
@@ -136,8 +136,8 @@ def design(
     population : Population, optional
         How own parameters of a Problem vary between subjects: then candidates are groups, and what is bought are
         subjects, each measured at the candidate's times, or at ``per_subject`` of them that are chosen.
-    samples : int
-        How many of the draws count, at most.
+    samples : int, optional
+        How many of the draws count, at most; by default 100.
     constraints : sequence of relations, optional
         What choices (`choose`) must keep: ``cf.along(x <= 5)`` at all times of the candidates, ``cf.at(3, x >= 1)`` at
         some, and relations of what `choose` returned, ``first + second <= 100``.
@@ -174,7 +174,7 @@ def design(
     Measure b at t = 1.2 (3 times) and 6.9 (3 times).
     """
     mistakes = option_mistakes(
-        ("samples", samples, is_count(samples, 1, 10**4), "give a positive integer"),
+        ("samples", samples, samples is None or is_count(samples, 1, 10**4), "give a positive integer"),
         ("distinct", distinct, distinct is None or is_count(distinct, 1), "give a positive integer, or leave it out"),
         ("price", price, is_within(price, 0.0, 1e300), "give a number that is not negative"),
         ("max_time", max_time, is_within(max_time, 1e-300), "give positive seconds"),
@@ -182,14 +182,16 @@ def design(
     mistakes += [*flag_mistakes(worst=worst, exact=exact), *rng_mistakes(rng)]
     given = [candidates] if isinstance(candidates, Candidate) else items(candidates) or []
     if not given or not all(isinstance(c, Candidate) for c in given):
-        odd = next((c for c in given if not isinstance(c, Candidate)), candidates)
-        where = "candidates are" if odd is candidates else "candidates contain"
-        check("design", [f"{where} {text(odd)}; give Candidate(...), or a list of them", *mistakes])
+        odd = ", ".join(text(c) for c in given if not isinstance(c, Candidate))
+        said = f"candidates contain {odd}" if odd else f"candidates are {text(candidates)}"
+        check("design", [f"{said}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
     ends = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
     priced = ends and is_within(price, 0.0, 1e300, strictly=True)
     mixed = population is not None or isinstance(known, MixedEffectsResult)
+    if samples is not None and (mixed or not hasattr(known, "thetas")):
+        mistakes.append("samples= is for draws; give cf.sample(result) or a bootstrap, or leave it out")
     choices = choices_of(given, mistakes)
     if mixed:
         refused = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
@@ -209,7 +211,7 @@ def design(
             check("design", mistakes if choices else [])
             found: Knowledge = population_knowledge(known, population, given, mistakes)
         else:
-            found = knowledge(known, given, mistakes, samples=samples, chosen=numbers)
+            found = knowledge(known, given, mistakes, samples=samples or 100, chosen=numbers)
         return found, purchases(found, budget, float(price), distinct, mistakes, priced=priced)
 
     found, bought = at({c.name: c.middle for c in choices})

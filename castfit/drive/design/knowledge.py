@@ -25,7 +25,7 @@ from scipy.special import log_ndtr, ndtr
 
 from castfit._support.arguments import text
 from castfit._support.reprs import listed
-from castfit._support.status import InputError, check, suggest
+from castfit._support.status import InputError, check, suggest, unknown_names
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.robust import HeavyTailed
@@ -447,8 +447,10 @@ def extended_by(
                 f"{label}: '{candidate.experiment}' is no experiment: {suggest(candidate.experiment, experiments)}"
             )
             continue
-        unknown = [o for o in candidate.outputs if o not in problem.own_model.output_names]
-        mistakes += [f"{label}: '{o}' is no output: {suggest(o, problem.own_model.output_names)}" for o in unknown]
+        unknown = unknown_names(
+            f"{label}: '{{}}' is no output", candidate.named_outputs, problem.own_model.output_names
+        )
+        mistakes += unknown
         if unknown:
             continue
         candidate = with_fields(candidate, outputs=candidate.outputs or base.measured)
@@ -462,14 +464,19 @@ def extended_by(
         if chosen:
             candidate = with_numbers(candidate, chosen, base.start)
         labels.append(label)
-        whole.append(candidate)
-        new.append(_imagined(label, candidate, base, problem, mistakes))
-    check(where, mistakes)
+        made = _imagined(label, candidate, base, problem, mistakes)
+        new += made
+        whole += [candidate] if made else []
     parameters = {
         n: _also_of(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new, whole, strict=True)})
         for n, p in problem.parameters.items()
     }
-    return whole, Problem(problem.own_model, [*problem.experiments, *new], parameters=parameters)
+    try:
+        extended = Problem(problem.own_model, [*problem.experiments, *new], parameters=parameters)
+    except InputError as error:
+        raise InputError(where, [*mistakes, *error.problems]) from None
+    check(where, mistakes)
+    return whole, extended
 
 
 def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
@@ -498,8 +505,11 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
     return result, result.theta.copy(), draws[chosen]
 
 
-def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]) -> Experiment:
-    """Return the experiment of a candidate; its values are nowhere used."""
+def _imagined(
+    label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]
+) -> list[Experiment]:
+    """Return the experiment of a candidate, whose values are nowhere used; none if there are mistakes."""
+    before = len(mistakes)
     sigma: dict[str, Any] = {}
     noise: dict[str, Any] = {}
     times = candidate.times if candidate.times[-1] > base.start else np.append(candidate.times, base.end)
@@ -527,8 +537,10 @@ def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Probl
     initial: Any = {**base.initial, **candidate.initial}
     if isinstance(base.initial, SteadyStart):
         initial = replace(base.initial, replace=initial)
+    if len(mistakes) > before:
+        return []
     try:
-        return Experiment(
+        imagined = Experiment(
             {o: (times, np.ones(times.size)) for o in candidate.outputs},
             sigma=sigma or None,
             noise=noise or None,
@@ -541,7 +553,8 @@ def _imagined(label: str, candidate: Candidate, base: Experiment, problem: Probl
         )
     except InputError as error:
         mistakes += [f"{label}: {said}" for said in error.problems]
-        return base
+        return []
+    return [imagined]
 
 
 def _also_of(parameter: Parameter, like: Mapping[str, str]) -> Parameter:

@@ -390,7 +390,8 @@ class _Schedules:
         times, n = self.values[g].times, self.known.groups[g].per_subject
         if n is None:
             return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
-        found = simple_places(times, n, self.known.condition(g).start, self.known.present(g, -1), apart=True)
+        start, present = self.known.condition(g).start, self.known.present(g, -1)
+        found = simple_places(times, n, start, present, tells=bool(self.values[g].rows[0].any()), apart=True)
         every = {name: tuple(np.sort(places).tolist()) for name, places in found.items()}
         return {name: s for name, s in every.items() if self.apart(g, s)}
 

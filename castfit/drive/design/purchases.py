@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import named, real, text
-from castfit._support.status import suggest
+from castfit._support.status import suggest, told
 from castfit.drive.design.exact import Positions
 from castfit.drive.design.interior_point import Offers, afforded
 
@@ -73,7 +73,9 @@ def purchases(
         return None
     samples = range(len(known.thetas))
     grids = [_grid(c.times) if c.between else c.times for c in known.candidates]
-    values = tuple(tuple(known.values(k, t, s) for k, t in enumerate(grids)) for s in samples)
+    values = tuple(_values(known, grids, s, mistakes) for s in samples)
+    if mistakes:
+        return None
     known_before = np.array([known.known(s) for s in samples])
     where: list[tuple[int, int, int, float, float, float]] = []  # candidate, output, time, cost, at most, spacing
     paid = np.zeros(len(limits))
@@ -115,6 +117,14 @@ def purchases(
     most = np.where(spacing > 0, 1.0, most)
     offers = Offers(J, M0, *_with_windows(rows, b, at), most, price * cost)
     return Purchases(offers, at, candidate, output, time, cost, values, total, price, bool(limits))
+
+
+def _values(known: Knowledge, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
+    """Return what each candidate would tell; nothing once there are mistakes."""
+    found: list[PredictedValues] = []
+    for k, times in enumerate(grids if not mistakes else ()):
+        mistakes += told(lambda k=k, times=times: found.append(known.values(k, times, sample)))
+    return tuple(found)
 
 
 def offered(known: Knowledge, values: Sequence[Sequence[PredictedValues]], before: Array) -> tuple[Array, Array]:

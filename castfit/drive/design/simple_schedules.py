@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 EQUIDISTANT, RATIOS, PRESENT = "equidistant times", "times in equal ratios", "the present times"
 
 
-def simple_places(times: Array, n: int, start: float, present: Array, *, apart: bool = False) -> dict[str, Index]:
+def simple_places(
+    times: Array, n: int, start: float, present: Array, *, tells: bool, apart: bool = False
+) -> dict[str, Index]:
     """Return where a grid of ascending times (m,) has each of n simple times at best.
 
     start : of the experiment, from which ratios are counted;  present : when it was measured so far
+    tells : whether anything is told at the first time, as nothing is where states are known
     apart : whether each place may be taken once
     """
-    first, last = times[0], times[-1]
-    wanted = {EQUIDISTANT: first + (last - first) * np.arange(1, n + 1) / n}
+    first, last, size = times[0], times[-1], max(n + 1 - tells, 2)
+    wanted: dict[str, Array] = {EQUIDISTANT: np.linspace(first, last, size)[size - n :]}
     later, present = times[times > start] - start, present[(present >= first) & (present <= last)]
     if later.size > 1:
         wanted[RATIOS] = start + np.geomspace(later[0], later[-1], 3 if n == 1 else n)[n == 1 :][:n]
@@ -52,7 +55,8 @@ def simple_designs(known: Knowledge, bought: Purchases, counts: Array) -> dict[s
         own, k = own[np.argsort(bought.at.time[own])], int(bought.candidate[own[0]])
         n = total // lines.size + (i < total % lines.size)
         present = known.present(k, int(bought.output[own[0]]))
-        places = simple_places(bought.at.time[own], n, known.condition(k).start, present)
+        tells = bool(bought.offers.J[:, own[0]].any())
+        places = simple_places(bought.at.time[own], n, known.condition(k).start, present, tells=tells)
         out = {name: out.get(name, np.zeros_like(counts)) for name in places if not i or name in out}
         for name, of in out.items():
             np.add.at(of, own[places[name]], 1.0)

@@ -23,7 +23,7 @@ import scipy
 
 from castfit._support.arrays import Array, Mask
 from castfit._support.public_names import public
-from castfit._support.status import check
+from castfit._support.status import check, unknown_names
 from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
 from castfit.drive.uncertainty.sample.sample import sample
@@ -74,6 +74,7 @@ class EvidenceTable(Tabled):
 
     def __getitem__(self, name: str) -> Evidence:
         """Return the evidence of a model."""
+        check("evidence", unknown_names("there is no model '{}'", [name], self.found))
         return self.found[name]
 
     @property
@@ -86,7 +87,7 @@ class EvidenceTable(Tabled):
 
     def log_bayes_factor(self, one: str, other: str) -> float:
         """Return by how much the data speak for one model against another, as the logarithm of the ratio."""
-        return self.found[one].log - self.found[other].log
+        return self[one].log - self[other].log
 
     @property
     def sheet(self) -> Sheet:

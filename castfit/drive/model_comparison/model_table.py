@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.arguments import items, refused, text
 from castfit._support.public_names import public
 from castfit._support.reprs import brief
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, check, unknown_names
 from castfit._support.text_tables import Sheet, Tabled
 from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, contained_at, likelihood_ratio
 from castfit.result.result import Result
@@ -63,6 +63,7 @@ class ModelTable(Tabled):
 
     def __getitem__(self, name: str) -> Result:
         """Return the fit of a model."""
+        check("compare_models", unknown_names("there is no model '{}'", [name], self.results))
         return self.results[name]
 
     @property

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import real, text
+from castfit._support.arguments import option_mistakes, real
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import check, suggest
 from castfit.densities.noise.gaussian import Gaussian
@@ -212,10 +212,11 @@ def ask(problem: Any, population: Any) -> Question:
 
     Raises InputError: listing everything that does not fit together.
     """
-    if not isinstance(problem, Problem):
-        check(_WHERE, [f"problem is {text(problem)}; give a Problem"])
-    if not isinstance(population, Population):
-        check(_WHERE, [f"population is {text(population)}; give a Population"])
+    kinds = (
+        ("problem", problem, isinstance(problem, Problem), "give a Problem"),
+        ("population", population, isinstance(population, Population), "give a Population"),
+    )
+    check(_WHERE, option_mistakes(*kinds))
     check(_WHERE, [*_problem_mistakes(problem, population), *_population_mistakes(problem, population)])
     covariate_mistakes: list[str] = []
     called = [e.name for e in problem.experiments]

@@ -16,7 +16,7 @@ from castfit._support.arguments import flag_mistakes, is_count, level_rule, name
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.json_codec import rebuilt
 from castfit._support.progress_line import duration, time_left
-from castfit._support.status import check, suggest
+from castfit._support.status import InputError, check, suggest
 from castfit._support.time_limit import Stopped, heeding_interrupts, unwatched, watched
 from castfit.drive.population.compiled import Question, ask
 from castfit.drive.population.distributed import cohort_of, usual
@@ -145,24 +145,25 @@ def mixed_effects(
     )
     level = real(confidence_level)
     given: Any = integrator
-    check(
-        _WHERE,
-        [
-            *run.mistakes(),
-            *run.file_mistakes(),
-            *option_mistakes(
-                ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
-                level_rule(confidence_level, level),
-                ("integrator", integrator, given is None or isinstance(given, IntegratorOptions),
-                 "give IntegratorOptions(...)"),
-            ),
-            *flag_mistakes(standard_errors=standard_errors),
-        ],
-    )  # fmt: skip
+    mistakes = [
+        *run.mistakes(),
+        *run.file_mistakes(),
+        *option_mistakes(
+            ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
+            level_rule(confidence_level, level),
+            ("integrator", integrator, given is None or isinstance(given, IntegratorOptions),
+             "give IntegratorOptions(...)"),
+        ),
+        *flag_mistakes(standard_errors=standard_errors),
+    ]  # fmt: skip
+    try:
+        question = ask(problem, population)
+        begun = _start(question, start)
+    except InputError as error:
+        raise InputError(_WHERE, [*mistakes, *error.problems]) from None
+    check(_WHERE, mistakes)
     assert level is not None
     chosen = integrator or usual()
-    question = ask(problem, population)
-    begun = _start(question, start)
     search = _PopulationSearch(run.cleaned(), chosen, int(max_iter), standard_errors, level)
     with watched(search.run.max_time), lanes_divided(workers):
         return search.carry_out(problem, population, question, begun)

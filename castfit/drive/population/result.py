@@ -16,7 +16,7 @@ from castfit._support.arguments import items, read_level, text
 from castfit._support.public_names import public
 from castfit._support.renamed import renamed
 from castfit._support.reprs import listed, one_line
-from castfit._support.status import Status, check, suggest
+from castfit._support.status import InputError, Status, check, suggest
 from castfit._support.text_tables import Sheet, rounded
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
@@ -228,7 +228,7 @@ class MixedEffectsResult(RunResult):
     def __getitem__(self, name: str) -> Estimated:
         """Return an estimate with its standard error and interval."""
         if name not in self.values:
-            raise KeyError(f"'{name}' is not estimated: {suggest(name, self.names)}")
+            raise InputError("result", [f"'{name}' is not estimated: {suggest(str(name), self.names)}"])
         interval = self.confidence_intervals()[name]
         return Estimated(name, self.values[name], self.standard_errors[name], interval, name in self.at_bounds)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import casadi as ca
 import numpy as np
 
+from castfit._support.arguments import option_mistakes
 from castfit._support.status import check
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.models import Gaussian, Laplace, LogNormal
@@ -103,10 +105,14 @@ def save(problem: Problem, folder: str | Path) -> Path:
     >>> cf.petab.load(cf.petab.save(problem, "decay"))
     Problem(1 experiment, 3 values of observed_x; estimates k)
     """
-    given: Any = problem
-    check("petab.save", [] if isinstance(given, Problem) else ["give a Problem"])
-    noisy = ["PEtab has no words for a model with noises; save the problem of the same model without them"]
-    check("petab.save", noisy if given.model.noises else [])
+    right = isinstance(cast("Any", problem), Problem)
+    mistakes = option_mistakes(
+        ("problem", problem, right, "give a Problem"),
+        ("folder", folder, isinstance(cast("Any", folder), (str, PathLike)), "give the path of a folder"),
+    )
+    if right and problem.model.noises:
+        mistakes.append("PEtab has no words for a model with noises; save the problem of the same model without them")
+    check("petab.save", mistakes)
     sbml = library("libsbml")
     model = problem.own_model
     tables = _Tables(ids={model.system.t.name(): "time"})

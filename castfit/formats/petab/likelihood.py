@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import text
+from castfit._support.arguments import option_mistakes, text
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.status import check
+from castfit._support.status import check, told
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.esdirk_binding import obstacle
 from castfit.problem.compiled_problem import Posed
@@ -128,16 +128,20 @@ def negative_log_likelihood(
     -3.8316
     """
     given: Any = of
+    options: Any = integrator or IntegratorOptions()
+    where = "petab.negative_log_likelihood"
     if isinstance(given, Result):
         only = {"parameters": parameters, "integrator": integrator}
-        check(
-            "negative_log_likelihood",
-            [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None],
-        )
+        check(where, [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None])
         return 0.5 * (given.neg2loglik - given.neg2logprior)
-    if not isinstance(given, (Problem, Posed)):
-        check("negative_log_likelihood", [f"it is given {text(of)}; give a Result or a Problem"])
-    check("negative_log_likelihood", kind_mistakes(given, may_be_fixed=True))
+    known = isinstance(options, IntegratorOptions)
+    mistakes = option_mistakes(("integrator", integrator, known, "give IntegratorOptions(...)"))
+    if isinstance(given, (Problem, Posed)):
+        mistakes += kind_mistakes(given, may_be_fixed=True)
+        mistakes += told(lambda: given.posed.theta_from(parameters or {}, "parameters"))
+    else:
+        mistakes.append(f"of is {text(of)}; give a Result or a Problem")
+    check(where, mistakes)
     theta = given.posed.theta_from(parameters or {})
     return Objective(given, theta, integrator).evaluate(theta).negative_log_likelihood
 
@@ -150,7 +154,7 @@ def simulated(
     parameters : natural values; those that are left out stand at their guess
     """
     problem = loaded.problem
-    theta = problem.posed.theta_from(parameters or {})
+    theta = problem.posed.theta_from(parameters or {}, "parameters")
     table = Objective(problem, theta, integrator).evaluate(theta).table
     keys = zip(table["experiment"], table["output"], table["time"].tolist(), strict=True)
     found = dict(zip(keys, table["prediction"].tolist(), strict=True))

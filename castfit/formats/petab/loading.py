@@ -14,7 +14,6 @@ from typing import Any
 
 import casadi as ca
 
-from castfit._support.arguments import text
 from castfit._support.progress_line import following, say
 from castfit._support.status import check
 from castfit.experiment.events import symbols_of
@@ -111,10 +110,7 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
 
 def load_tables(file: Any, show: Callable[[str], object] = lambda text: None) -> LoadedProblem:
     """Read a problem, and keep what its tables say; `show` is told what is being done."""
-    given: Any = file
-    if not isinstance(given, (str, Path)):
-        check("petab.load", [f"the file is {text(given)}; give the path of a problem's YAML file"])
-    overview = read_overview(Path(given))
+    overview = read_overview(file)
     mistakes: list[str] = []
     show("reading the tables")
     stated = (version_1 if overview.version == 1 else version_2).read(overview, mistakes)

@@ -32,7 +32,7 @@ from castfit._support.arguments import items, text
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.pickling import Picklable
-from castfit._support.status import InputError, check, suggest
+from castfit._support.status import InputError, check, suggest, told
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.unknown import unknown
 from castfit.experiment.events import symbols_of
@@ -41,6 +41,7 @@ from castfit.formats.petab.inner_problem import LinearQuantities, linear_quantit
 from castfit.formats.petab.likelihood import Objective
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.problem_tables import LIN, LOG, LOG10, ParameterRow
+from castfit.formats.petab.yaml_file import read_overview
 from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes
@@ -151,7 +152,7 @@ class ScaledLikelihood(Picklable):
         """
         axes = self.axes
         if x.shape != (len(axes.names),):
-            raise InputError("to_pypesto", [f"x has the shape {x.shape}; give ({len(axes.names)},): "
+            raise InputError("petab.to_pypesto", [f"x has the shape {x.shape}; give ({len(axes.names)},): "
                                             f"{', '.join(axes.names)}"])  # fmt: skip
         fixed, given = axes.fixed, axes.guess
         moved = fixed[np.abs(x[fixed] - given[fixed]) > _SAME * np.maximum(1.0, np.abs(given[fixed]))]
@@ -160,7 +161,7 @@ class ScaledLikelihood(Picklable):
                 f"'{axes.names[j]}' is fixed at {given[j]:g} and cannot be {x[j]:g}; load it as estimated"
                 for j in moved
             ]
-            raise InputError("to_pypesto", said)
+            raise InputError("petab.to_pypesto", said)
         natural, slope = np.array(self.problem.to_natural(self.problem.guess)), np.ones(axes.place.size)
         natural[self._free], slope[self._free] = self._natural(x[axes.place[self._free]])
         theta = self.problem.to_search(natural)
@@ -385,12 +386,16 @@ def to_pypesto(
     if not isinstance(options, IntegratorOptions):
         mistakes.append(f"integrator is {text(integrator)}; give IntegratorOptions(...)")
     if not isinstance(given, (str, Path, Problem)):
-        mistakes.append(f"it is given {text(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
-    check("to_pypesto", mistakes)
-    base = library("pypesto.objective.base", "to_pypesto").ObjectiveBase
+        mistakes.append(f"problem is {text(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
+    else:
+        mistakes += (
+            kind_mistakes(given) if isinstance(given, Problem) else told(lambda: read_overview(given, "problem"))
+        )
+    check("petab.to_pypesto", mistakes)
+    base = library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase
     loaded = None if isinstance(given, Problem) else load_tables(given)
     whole: Any = given if loaded is None else loaded.problem
-    check("to_pypesto", kind_mistakes(whole))
+    check("petab.to_pypesto", kind_mistakes(whole))
     reduced, eliminates = _eliminated(whole, eliminate if isinstance(eliminate, bool) else named)
     table = () if loaded is None else tuple(r for r in loaded.stated.parameters if r.name not in eliminates.names)
     axes = _of_quantities(reduced, eliminates) if loaded is None else _of_table(reduced, table)
@@ -430,7 +435,7 @@ def _eliminated(problem: Problem, asked: bool | tuple[str, ...]) -> tuple[Proble
     wanted = problem.names if asked is True else asked
     unknown_names = [n for n in wanted if n not in problem.names]
     said = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
-    check("to_pypesto", said)
+    check("petab.to_pypesto", said)
     own = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
     informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
     free = ({n for n in own if n in problem.names} - _elsewhere(problem) - informed) & {*wanted}
@@ -438,7 +443,7 @@ def _eliminated(problem: Problem, asked: bool | tuple[str, ...]) -> tuple[Proble
     linear = linear_quantities(reduced.posed, [n for n in wanted if n not in free])
     if asked is not True:
         said = [f"'{n}' cannot be eliminated: {why}" for n, why in linear.obstacles.items()]
-        check("to_pypesto", said)
+        check("petab.to_pypesto", said)
     bounds = {q.name: (q.lower, q.upper) for q in problem.quantities if q.name in free}
     names = {*free, *(reduced.names[j] for j in linear.entries)}
     return reduced, Eliminates(tuple(n for n in problem.names if n in names), bounds, linear)
@@ -578,8 +583,8 @@ def _kind(base: Any) -> Any:
             }
             said |= {"objective": self, "lb": axes.lower, "ub": axes.upper}
             if self.likelihood.eliminates.names:
-                return library("pypesto.problem", "to_pypesto").HierarchicalProblem(**{**said, **options})
-            return library("pypesto", "to_pypesto").Problem(**{**said, **options})
+                return library("pypesto.problem", "petab.to_pypesto").HierarchicalProblem(**{**said, **options})
+            return library("pypesto", "petab.to_pypesto").Problem(**{**said, **options})
 
         def __deepcopy__(self, memo: Mapping[int, Any] | None = None) -> Any:
             return _revived(self.likelihood, deepcopy(self.pre_post_processor))
@@ -591,6 +596,6 @@ def _kind(base: Any) -> Any:
 
 
 def _revived(likelihood: ScaledLikelihood, processor: Any) -> Any:
-    found = _kind(library("pypesto.objective.base", "to_pypesto").ObjectiveBase)(likelihood)
+    found = _kind(library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase)(likelihood)
     found.pre_post_processor = processor
     return found

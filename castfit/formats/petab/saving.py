@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from castfit._support.arguments import text
-from castfit._support.status import check, suggest
+from castfit._support.arguments import option_mistakes
+from castfit._support.status import check, suggest, told
 from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.yaml_file import read_overview
@@ -47,12 +48,14 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
     >>> Path("parameters.tsv").read_text().split()[:6]
     ['parameterId', 'parameterScale', 'lowerBound', 'upperBound', 'nominalValue', 'estimate']
     """
-    given: Any = result
-    if not isinstance(given, Result):
-        check("petab.save_parameters", [f"it is given {text(result)}; give a Result"])
+    right = isinstance(cast("Any", result), Result)
+    mistakes = option_mistakes(("result", result, right, "give a Result"), _file(file))
+    mistakes += [] if like is None else told(lambda: read_overview(like, "like"))
+    if right and like is None and result.problem is None:
+        mistakes.append("the result has no problem; give like=")
+    check("petab.save_parameters", mistakes)
     values = result.values
     if like is None:
-        check("petab.save_parameters", [] if result.problem is not None else ["the result has no problem; give like="])
         assert result.problem is not None
         write_table(Path(file), _HEAD, [_row(q, values[q.name]) for q in result.problem.quantities])
         return
@@ -65,6 +68,10 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
         for n, row in zip(names, rows, strict=True)
     ]
     write_table(Path(file), head if "nominalValue" in head else (*head, "nominalValue"), changed)
+
+
+def _file(file: Any) -> tuple[str, Any, bool, str]:
+    return "file", file, isinstance(file, (str, PathLike)), "give the path of the table to write"
 
 
 def _row(quantity: Quantity, value: float) -> dict[str, str]:
@@ -102,9 +109,10 @@ def save_simulations(
     ...     cf.petab.save_simulations("simulations.tsv", "problem.yaml")
     ... except cf.InputError as error:
     ...     print(error)
-    petab.load: 1 mistake found
+    petab.save_simulations: 1 mistake found
       - there is no file 'problem.yaml'
     """
+    check("petab.save_simulations", [*option_mistakes(_file(file)), *told(lambda: read_overview(like, "like"))])
     loaded = load_tables(like)
     values = parameters.values if isinstance(parameters, Result) else parameters
     predicted = simulated(loaded, values)
@@ -116,7 +124,7 @@ def save_simulations(
 
 def _original(like: str | Path, kind: str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
     """Return the columns of a problem's tables of one kind, and their rows as text."""
-    overview = read_overview(Path(like))
+    overview = read_overview(like)
     head: dict[str, None] = {}
     rows: list[dict[str, str]] = []
     for name in overview.files[kind]:

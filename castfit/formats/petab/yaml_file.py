@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from castfit._support.arguments import items
+from castfit._support.arguments import items, text
 from castfit._support.status import check
 from castfit.formats.optional import library
 
@@ -30,12 +30,14 @@ class Overview:
         return self.file.parent
 
 
-def read_overview(path: Path) -> Overview:
+def read_overview(file: Any, name: str = "file") -> Overview:
     """Read the YAML file of a problem.
 
     Raises InputError: listing what is wrong with it, or missing.
     """
-    yaml = library("yaml")
+    if not isinstance(file, (str, Path)):
+        check("petab.load", [f"{name} is {text(file)}; give the path of a problem's YAML file"])
+    yaml, path = library("yaml"), Path(file)
     there = False
     with suppress(OSError):  # as of names that are too long
         there = path.is_file()

@@ -165,16 +165,24 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
     told = "; equidistant times reach {}, times in equal ratios {}, the present times {}."
     assert told.format(*reached.values()) in str(design)
     assert "present times, same cost" in str(design)
-    present, even = [1, 1, 2, 4, 4, 8], 0.1 + 19.9 * np.arange(1, 7) / 6
+    present, even = [1, 1, 2, 4, 4, 8], np.linspace(0.1, 20, 6)
     for name, times in (("the present times", present), ("equidistant times", even)):
         counts = np.zeros(GRID.size)
         np.add.at(counts, [np.argmin(np.abs(GRID - t)) for t in times], 1.0)
         sd = np.sqrt(np.diag(np.linalg.inv(design.bought.offers.information(counts)[0])))
         np.testing.assert_allclose(list(design.simple[name].values()), sd, rtol=1e-9)
-    early = np.linspace(0.1, 400, 4000)  # at equidistant times nothing is left
+    early = np.linspace(0, 400, 4001)  # at equidistant times nothing is left
     blind = cf.design(box_lucas(), cf.Candidate(early, ["b"], name="next"), budget=4)
     assert "; equidistant times leave k1, k2 unknown, " in str(blind)
     assert " 0 %" not in str(blind)
+
+
+def test_equidistant_times_begin_with_the_first_that_tells_anything():
+    for grid, even in (([1.0, 2, 3, 4], [1, 4]), ([0.0, 1, 2, 3, 4], [2, 4])):  # at 0 the states are known
+        design = cf.design(fitted(), cf.Candidate(grid, ["b"], name="next"), budget=2)
+        information = design.bought.offers.information(np.isin(grid, even).astype(float))[0]
+        said = list(design.simple["equidistant times"].values())
+        np.testing.assert_allclose(said, np.sqrt(np.diag(np.linalg.inv(information))))
 
 
 def test_draws_make_a_robust_design():

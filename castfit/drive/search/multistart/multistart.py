@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, option_mistakes, text, within_reason
+from castfit._support.arguments import is_count, is_one_of, items, option_mistakes, text, within_reason
 from castfit._support.renamed import renamed
 from castfit._support.status import InputError, Status, check
 from castfit.drive.run.checkpoint import Checkpoint, described, run_header, seed_of
@@ -53,7 +53,7 @@ def multistart(
     limits: Mapping[str, Any] | None = None,
     start_strategy: str | None = None,
     screen: int = 1,
-    max_draws: int = 10,
+    max_draws: int | None = None,
     workers: int | Executor = 1,
     max_time: float = np.inf,
     fit_max_time: float = np.inf,
@@ -92,8 +92,9 @@ def multistart(
     screen : int
         Of how many draws the best is taken as a start, as simulations of low accuracy tell: a few milliseconds each,
         and often the difference between a poor valley and a good one where parameters are known to decades.
-    max_draws : int
-        A start that cannot be evaluated is drawn anew until this many were drawn; 1 leaves it a failure.
+    max_draws : int, optional
+        A start that cannot be evaluated is drawn anew until this many were drawn, by default 10; 1 leaves it a
+        failure.
     workers : int or concurrent.futures.Executor
         1 runs in this process, n in n processes; a script then needs ``if __name__ == "__main__":``.  Executors reach
         other machines: ``dask.distributed.Client(...).get_executor()``, ``mpi4py.futures.MPIPoolExecutor()``.
@@ -140,7 +141,7 @@ def multistart(
     mistakes: list[str] = []
     asked, chosen = parts_from(transcription, solver, mistakes)
     mistakes += option_mistakes(
-        ("max_draws", max_draws, is_count(max_draws, 1), "give at least 1"),
+        ("max_draws", max_draws, max_draws is None or is_count(max_draws, 1), "give at least 1"),
         within_reason("screen", screen, 1000),
     )
     mistakes += run.file_mistakes() + run.mistakes()
@@ -153,9 +154,11 @@ def multistart(
             mistakes.append(unknown)
     deadline = np.inf if mistakes else run.cleaned().deadline
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
-    if is_count(screen, 2) and draws.again is None:
-        mistakes.append("the starts are given, so none is the best of several draws; leave out screen=")
+    if items(starts) is not None:
+        drawn = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
+        mistakes += [f"the starts are given, so none are drawn; leave out {n}=" for n, said in drawn.items() if said]
     check("multistart", mistakes)
+    most = 10 if max_draws is None else int(max_draws)
     if transcription is None:
         asked = choose(problem.posed, problem.posed.guess, straight=False, bound=True).first
     draws = screened(problem, draws, int(screen), deadline)
@@ -167,13 +170,13 @@ def multistart(
         asked,
         chosen,
         fit_max_time=run.fit_max_time,
-        max_draws=int(max_draws),
+        max_draws=most,
         seed=seed_of(rng),
         sampling=sampling if isinstance(sampling, str) else described(sampling),
         start_strategy=start_strategy,
         **({"screen": int(screen)} if screen > 1 else {}),
     )
-    log = StartLog(draws, max_draws, run.began, problem)
+    log = StartLog(draws, most, run.began, problem)
     labels = {"transcription": asked.label, "solver": chosen.label}
     with run.opened(header) as file:
         if file is not None:

@@ -192,7 +192,10 @@ def contours(
     check("contours", mistakes if problem is None else [])
     assert problem is not None
     posed = as_fitted(problem.posed, result)
-    targets = read_targets(result, posed, [first, second], mistakes)
+    both = {"first is": first, "second is": second}
+    targets = tuple(t for said, one in both.items() for t in read_targets(result, posed, [one], mistakes, said))
+    if len(targets) == 2 and targets[0].name == targets[1].name:
+        mistakes.append(f"first and second are both '{targets[0].name}'; give two quantities")
     mistakes += [f"{t.name} is a prediction; give two quantities or expressions" for t in targets
                  if isinstance(t, OfPrediction)]  # fmt: skip
     if not result.absolute_sigma and result.dof <= 0:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, real
+from castfit._support.arguments import flag_mistakes, is_one_of, level_rule, option_mistakes, real
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.process_pool import Lost
@@ -225,6 +225,9 @@ def profile_limits(result: Result, confidence_level: float = 0.95) -> dict[str, 
     >>> sorted(cf.profile_limits(result)) == sorted(result.names)
     True
     """
+    mistakes = option_mistakes(level_rule(confidence_level, real(confidence_level)))
+    owner(result, mistakes)
+    check("profile_limits", mistakes)
     return profile(result, confidence_levels=confidence_level).limits()
 
 

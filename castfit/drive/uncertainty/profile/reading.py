@@ -58,8 +58,10 @@ def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
     return tuple(sorted({n for n in numbers if n is not None}))
 
 
-def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) -> tuple[Target, ...]:
-    """Return what is to be profiled; what is wrong is added to `mistakes`.
+def read_targets(
+    result: Result, posed: Posed, names: Any, mistakes: list[str], holds: str = "names holds"
+) -> tuple[Target, ...]:
+    """Return what is to be profiled; what is wrong is added to `mistakes`, of an argument that `holds` something.
 
     `names` is a name, an expression, an `OutputAt`, a sequence of them, or a mapping from names to expressions; None
     means every estimated quantity.  The best fit tells magnitudes.
@@ -80,9 +82,9 @@ def read_targets(result: Result, posed: Posed, names: Any, mistakes: list[str]) 
     found: list[Target] = []
     for label, entry in given:
         n = sum(isinstance(other, OfPrediction) for other in found)
-        target = _read(result, posed, label, entry, n, mistakes)
+        target = _read(result, posed, label, entry, n, mistakes, holds)
         if target is not None and any(target.name == other.name for other in found):
-            mistakes.append(f"names holds '{target.name}' twice; leave one out")
+            mistakes.append(f"{holds} '{target.name}' twice; leave one out")
         elif target is not None:
             found.append(target)
     return tuple(found)
@@ -92,7 +94,9 @@ def _label(entry: Any) -> str:
     return entry.label if isinstance(entry, OutputAt) else entry if isinstance(entry, str) else str(entry)
 
 
-def _read(result: Result, posed: Posed, label: str, entry: Any, n: int, mistakes: list[str]) -> Target | None:
+def _read(
+    result: Result, posed: Posed, label: str, entry: Any, n: int, mistakes: list[str], holds: str
+) -> Target | None:
     if isinstance(entry, str) and entry in posed.names:
         return _of_quantity(posed, result, posed.names.index(entry))
     if isinstance(entry, str) and entry in result.sigmas:
@@ -101,13 +105,13 @@ def _read(result: Result, posed: Posed, label: str, entry: Any, n: int, mistakes
     if isinstance(entry, OutputAt):
         return _of_prediction(result, posed, label, entry, n, mistakes)
     if isinstance(entry, str):
-        graph = _parsed(entry, posed, mistakes, known)
+        graph = _parsed(entry, posed, mistakes, known, holds)
         if graph is None:
             return None
     elif isinstance(entry, ca.SX) and entry.numel() == 1:
         graph = entry
     else:
-        mistakes.append(f"names holds {text(entry)}; give the name of a quantity or a scalar expression")
+        mistakes.append(f"{holds} {text(entry)}; give the name of a quantity or a scalar expression")
         return None
     part = _part(graph, posed, label, mistakes)
     return None if part is None else _of_expression(result, label, part, mistakes)
@@ -213,12 +217,12 @@ def _meant(name: str, posed: Posed) -> int:
     return own[0] if len(own) == 1 else _ABSENT
 
 
-def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...]) -> ca.SX | None:
+def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...], holds: str) -> ca.SX | None:
     """Read an expression such as "k1 / k2" or "log(k1) + x(0)"."""
     try:
         tree = ast.parse(said, mode="eval").body
     except SyntaxError:
-        mistakes.append(f"names holds '{said}': {suggest(said, known)}")
+        mistakes.append(f"{holds} '{said}': {suggest(said, known)}")
         return None
     strange: list[str] = []
 
@@ -244,6 +248,6 @@ def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...]
 
     graph = build(tree)
     if strange:
-        mistakes += [f"names holds '{said}', where '{n}' is not known: {suggest(n, known)}" for n in strange]
+        mistakes += [f"{holds} '{said}', where '{n}' is not known: {suggest(n, known)}" for n in strange]
         return None
     return graph
