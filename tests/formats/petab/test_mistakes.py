@@ -17,7 +17,7 @@ pytest.importorskip("antimony")
 def test_no_file_and_no_problem(tmp_path):
     with refused("there is no file"):
         cf.petab.load(tmp_path / "nothing.yaml")
-    with refused("the file is 3; give the path"):
+    with refused("file is 3; give the path"):
         cf.petab.load(3)
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [1, 2")

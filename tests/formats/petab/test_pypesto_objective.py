@@ -200,7 +200,7 @@ def test_mistakes(path, tmp_path, monkeypatch):
         objective.likelihood.value(np.zeros(2))
     with refused("'dose' is fixed at 0.176091 and cannot be 1.17609"):
         objective.likelihood.value(objective.guess + np.array([0, 0, 0, 1.0, 0]))
-    with refused("eliminate is 'yes'", "integrator is 'cvodes'", "it is given 3; give a Problem, or the path"):
+    with refused("eliminate is 'yes'", "integrator is 'cvodes'", "problem is 3; give a Problem, or the path"):
         cf.petab.to_pypesto(3, eliminate="yes", integrator="cvodes")
     rows = [
         parameter("sd_A", 0.2, objectivePriorType="normal", objectivePriorParameters="0.2;0.1"),

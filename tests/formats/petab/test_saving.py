@@ -42,7 +42,7 @@ def test_a_table_of_any_result(tmp_path):
     assert {r["parameterId"]: float(r["nominalValue"]) for r in found} == result.values
     with refused("'k1' is not in the table", "'k2' is not in the table"):
         cf.petab.save_parameters(result, tmp_path / "q.tsv", like=write(tmp_path))
-    with refused("it is given 3; give a Result"):
+    with refused("result is 3; give a Result"):
         cf.petab.save_parameters(3, tmp_path / "q.tsv")
 
 
