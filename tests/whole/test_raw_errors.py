@@ -279,7 +279,7 @@ def test_mistakes_in_a_start_are_told_beside_others():
         cf.profile(result, limits=np.zeros(2))  # type: ignore[arg-type]
     with refused("slices is 1000"):
         cf.contours(result, "k", "k + 1", slices=10**400)
-    with refused("slices is 0", "first is 'kk'", "names holds 'm'"):
+    with refused("slices is 0", "first is 'kk'", "second is 'm'"):
         cf.contours(result, "kk", "m", slices=0)
     with refused("resume is 'yes'", "checkpoint is 5"):
         cf.leave_out(result, "value", checkpoint=5, resume="yes")  # type: ignore[arg-type]
