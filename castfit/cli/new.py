@@ -21,8 +21,10 @@ from pathlib import Path
 import castfit as cf
 
 # 1. The data: a column of times, and one for each thing that was measured; empty cells were not measured.
-with Path(__file__).with_name("NAME.csv").open(encoding="utf-8-sig", newline="") as file:
-    table = list(csv.DictReader(file, delimiter=",", skipinitialspace=True))
+text = Path(__file__).with_name("NAME.csv").read_text(encoding="utf-8-sig")
+if ";" in text.splitlines()[0]:  # as Excel writes it where numbers have decimal commas
+    text = text.replace(",", ".").replace(";", ",")
+table = list(csv.DictReader(text.splitlines(), skipinitialspace=True))
 times = [float(row["time"]) for row in table]
 measured = {name: [float(row[name] or "nan") for row in table] for name in ("a", "b")}
 

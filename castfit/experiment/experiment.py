@@ -33,6 +33,7 @@ from castfit.experiment.measurements import (
     Relative,
     TimeSeries,
     counted,
+    index_mistakes,
     of_read,
     read_noise,
     read_series,
@@ -202,10 +203,11 @@ class Experiment(Picklable):
     sigma : float, mapping, array or `relative`, optional
         Standard deviation of the measurement errors, in the unit of the data: one number or ``relative(0.05,
         floor=1e-3)`` for all, an array (n_times, n_outputs), or a mapping with, per output, a number, `relative`, one
-        number per time, or an array like its values; ``unknown()`` for a standard deviation of this output that is
-        estimated, and an expression of parameters, states, inputs and outputs for one that varies, as in ``a + b * y``
-        (parameters that appear nowhere else are declared in the problem like others).  Nothing means unknown but equal
-        for all values: residuals are then unweighted and the variance is estimated from the fit.
+        number per time, or an array like its values (where both are of pandas, with the same index); ``unknown()`` for
+        a standard deviation of this output that is estimated, and an expression of parameters, states, inputs and
+        outputs for one that varies, as in ``a + b * y`` (parameters that appear nowhere else are declared in the
+        problem like others).  Nothing means unknown but equal for all values: residuals are then unweighted and the
+        variance is estimated from the fit.
     noise : noise model or mapping, optional
         Per output, or for all, how values scatter about the prediction: ``Gaussian()``, ``LogNormal()``,
         ``StudentT(df=4)``, ``Poisson()``, ...  Their `sigma` may be given there or as above; where it is neither it is
@@ -282,7 +284,7 @@ class Experiment(Picklable):
         name: str = "",
         time_unit: str | None = None,
     ) -> None:
-        mistakes: list[str] = []
+        mistakes = index_mistakes(data, time, sigma, noise)
         data, time, start, origin = counted(data, time, start, time_unit, mistakes)
         begin = 0.0 if start is None else real(start)
         if begin is None or not np.isfinite(begin):

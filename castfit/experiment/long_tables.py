@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -80,13 +80,13 @@ def experiments_from(
     ... )
     [Experiment('A': 2 values of blood, times 1 to 4), Experiment('B': 2 values of blood, times 1 to 4)]
     """
-    frame = _read(table)
     of_one = each is None or callable(each)
     columns = {"value": value, "output": output, "time": time}
     columns |= {} if experiment is None else {"experiment": experiment}
     asked = [(what, c, isinstance(cast("Any", c), str), "give the name of a column") for what, c in columns.items()]
     asked += [("each", each, of_one, "give a function of an experiment's name")]
     check("experiments_from", option_mistakes(*asked))
+    frame = _read(table, [c for what, c in columns.items() if what in ("output", "experiment")])
     columns |= {"sigma": sigma} if isinstance(sigma, str) else {}
     known = [str(c) for c in frame.columns]
     frame = frame.set_axis(known, axis=1)
@@ -122,15 +122,15 @@ def experiments_from(
     return made
 
 
-def _read(table: Any) -> Any:
-    """Return the table as a DataFrame."""
+def _read(table: Any, names: Sequence[str]) -> Any:
+    """Return the table as a DataFrame; of a file, columns of names are text: 01 is another name than 1."""
     if isinstance(table, (str, Path)):
         try:
             pandas = importlib.import_module("pandas")  # which is not needed otherwise
         except ImportError:
             raise InputError("experiments_from", ["a CSV file is read by pandas: pip install pandas"]) from None
         try:
-            return pandas.read_csv(table)
+            return pandas.read_csv(table, dtype=dict.fromkeys(names, str))
         except (OSError, ValueError) as error:
             raise InputError("experiments_from", [f"'{table}' cannot be read: {error}"]) from None
     check("experiments_from", [] if is_frame(table) else [f"table is {text(table)}; give a DataFrame, or a CSV file"])

@@ -57,6 +57,34 @@ def is_frame(data: Any) -> bool:
     return hasattr(data, "iloc") and hasattr(data, "columns") and hasattr(data, "index")
 
 
+def index_mistakes(data: Any, time: Any, sigma: Any, noise: Any) -> list[str]:
+    """Find times and deviations of pandas with other labels than the values: all are read by position, in their order.
+
+    Where they stand in another order pandas would align them, so that it cannot be told what is meant.
+    """
+
+    def parts(given: Any) -> dict[str | None, Any]:
+        of = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: given}
+        return {name_of(n): v for n, v in of.items()}
+
+    values, others = dict[str | None, Any](), list[tuple[str, str | None, Any]]()
+    for name, value in parts(data).items():
+        pair = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
+        own, values[name] = pair if len(pair) == 2 else (time, value)
+        others.append(("the times", name, own))
+    others += [("sigma", name, s) for name, s in parts(sigma).items()]
+    others += [("sigma", name, getattr(model, "sigma", None)) for name, model in parts(noise).items()]
+    remedy = "give .loc[values.index], or .to_numpy() if the order is the same"
+    found = [
+        f"{what}{f' of {name!r}' if name else ''} and the values have different labels (index); {remedy}"
+        for what, name, other in others
+        for n, value in values.items()
+        if (n == name or None in (n, name)) and hasattr(value, "iloc") and hasattr(other, "iloc")
+        if not value.index.equals(other.index)
+    ]
+    return list(dict.fromkeys(found))
+
+
 def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
     names = [str(c) for c in frame.columns]
     twice = [n for n in dict.fromkeys(names) if names.count(n) > 1]

@@ -396,6 +396,11 @@ def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
     table = (tmp_path / "decay.csv").read_text()
     (tmp_path / "decay.csv").write_text("\ufeff" + table, encoding="utf-8")  # as Excel writes it
     assert cli.main(["fit", "decay.py"]) == 0
+    for written in (table, table.replace(",", ";").replace(".", ",")):  # the second as Excel writes it in Europe
+        (tmp_path / "decay.csv").write_text(written)
+        capsys.readouterr()
+        assert cli.main(["fit", "decay.py"]) == 0
+        assert "k1        0.39508 " in capsys.readouterr().out
     (tmp_path / "decay.csv").write_text(table.replace("0.92", "<1"))
     capsys.readouterr()
     assert cli.main(["fit", "decay.py"]) == 2

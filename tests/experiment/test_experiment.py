@@ -365,3 +365,19 @@ def test_changed_fields_have_the_form_that_is_kept():
     np.testing.assert_array_equal(doubled.sigma["y"], 0.2)
     with refused("sigma is 0.05, but kept as a mapping", "'sigmas' is no field of an experiment"):
         experiment.with_changes(sigma=0.05, sigmas=1.0)
+
+
+def test_series_with_other_labels_are_refused():
+    table = pd.DataFrame({"t": [2.0, 1.0, 3.0], "x": [1.0, 2.0, 0.5], "sd": [0.1, 0.2, 0.3]})
+    ordered = table.sort_values("t")
+    said = "and the values have different labels"
+    for options in ({"sigma": table["sd"]}, {"sigma": {"x": table["sd"]}}, {"noise": StudentT(sigma=table["sd"])}):
+        with refused(said):
+            Experiment(ordered[["t", "x"]], time="t", **options)
+        with refused(said):
+            Experiment({"x": ordered["x"]}, time=[1, 2, 3], **options)
+    with pytest.raises(InputError, match="the times of 'x' and the values"):
+        Experiment({"x": (ordered["t"], table["x"])})
+    for sigma in (table["sd"].loc[ordered.index], {"x": ordered["sd"]}, ordered["sd"].to_numpy()):
+        made = Experiment(ordered[["t", "x"]], time="t", sigma=sigma)
+        np.testing.assert_array_equal(made.sigma["x"].ravel(), [0.2, 0.1, 0.3])

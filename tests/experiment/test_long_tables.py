@@ -43,6 +43,10 @@ def test_a_long_table_becomes_experiments():
 def test_without_a_column_of_experiments_there_is_one(tmp_path):
     LONG.to_csv(tmp_path / "long.csv", index=False)
     (one,) = cf.experiments_from(tmp_path / "long.csv", **COLUMNS, sigma=0.1)
+    numbered = LONG.assign(run=["01", "1", *["1.0"] * (len(LONG) - 2)])
+    numbered.to_csv(tmp_path / "numbered.csv", index=False)
+    made = cf.experiments_from(tmp_path / "numbered.csv", **COLUMNS, experiment="run")
+    assert [e.name for e in made] == ["01", "1", "1.0"]
     assert series(one, "x")[0] == [1.0, 1.0, 2.0, 4.0, 4.0]  # replicates
 
 
