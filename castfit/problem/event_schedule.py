@@ -361,14 +361,14 @@ class Schedule:
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
-        return list(self._by_trigger.get(id(trigger), ()))
+        return list(self._by_trigger.get(trigger, ()))
 
     @cached_property
-    def _by_trigger(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+    def _by_trigger(self) -> dict[Trigger, list[int]]:  # not by id: what is pickled has others
+        found: dict[Trigger, list[int]] = {}
         for instant in self.instants:
             if instant.trigger is not None:
-                found.setdefault(id(instant.trigger), []).append(instant.time)
+                found.setdefault(instant.trigger, []).append(instant.time)
         return found
 
     @cached_property

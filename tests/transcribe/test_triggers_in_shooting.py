@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
@@ -120,6 +122,15 @@ def test_derivatives_are_those_of_differences(pose, intervals):
     for k, own in enumerate(places):
         np.testing.assert_allclose(of.R_s[k], rows.reshape(*of.R_s.shape[:2], -1)[k][:, own], atol=3e-5)
         np.testing.assert_allclose(of.X_s[k], ends[k][:, own], atol=3e-5)
+
+
+def test_what_was_pickled_has_its_events():
+    """As what workers get, and what profiles, bootstraps and searches go on with, after the problem was evaluated."""
+    posed = ball(np.linspace(0.1, 2.0, 20)).posed
+    here = cf.SingleShooting().transcribe(posed, posed.guess)
+    cost = here.evaluate(here.start).cost
+    there = cf.SingleShooting().transcribe(pickle.loads(pickle.dumps(posed)), posed.guess)
+    assert there.evaluate(there.start).cost == cost
 
 
 def test_a_bouncing_ball_has_one_optimum():

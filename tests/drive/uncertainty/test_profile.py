@@ -588,3 +588,28 @@ def test_a_contour_of_what_is_known_only_in_combination_is_followed_far():
     r, loss = line.T
     assert np.ptp(r - loss) < 0.5 * (r - loss).mean()  # which is what growth shows
     assert r.max() > 100.0
+
+
+def test_limits_beside_an_event_that_states_trigger():
+    """A tank that empties is refilled by 2 at a threshold: limits are where chi2 of the closed form has risen."""
+
+    def level(k, top):
+        first, period = np.log(4.0 / top) / k, np.log(1.0 + 2.0 / top) / k
+        later = (top + 2.0) * np.exp(-k * np.mod(times - first, period))
+        return np.where(times < first, 4.0 * np.exp(-k * times), later)
+
+    def rise(k):
+        best = optimize.minimize_scalar(lambda top: np.sum((level(k, top) - data) ** 2) / 0.01**2,
+                                        bounds=(1.07, 1.13), method="bounded", options={"xatol": 1e-9})  # fmt: skip
+        return best.fun - result.chi2
+
+    x, k, top = cf.symbols("x k top")
+    times = np.array([0.5, 1.1, 1.9, 2.9, 3.5, 4.1, 5.2, 5.8, 6.6])
+    data = level(0.5, 1.1) + 0.01 * np.random.default_rng(2).standard_normal(times.size)
+    refill = cf.Event(when=x < top, changes={x: x + 2})
+    experiment = cf.Experiment({"x": data}, time=times, sigma=0.01, initial={"x": 4.0}, events=refill)
+    result = cf.fit(
+        cf.Problem(cf.Model({x: -k * x}, parameters=[k, top]), experiment, parameters={"k": 0.49, "top": 1.1})
+    )
+    limits = cf.profile(result, ["k"])["k"].limits(0.95)
+    assert [rise(limit) for limit in limits] == pytest.approx([stats.chi2.ppf(0.95, 1)] * 2, rel=0.01)
