@@ -847,3 +847,19 @@ def test_what_a_round_takes_to_plan_does_not_grow_with_the_candidates():
 
     calls(10)
     assert calls(400) <= calls(100) + 20
+
+
+@pytest.mark.parametrize("noise", [cf.StudentT(df=4, sigma=0.1), cf.Huber(sigma=0.1), cf.StudentT()])
+def test_optima_of_other_errors_are_told_from_the_normal_ones_beside_them(noise):
+    # Outliers move them: what local fits end at, of normal errors, is none, and no reason to doubt a fit from there.
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0}, outputs={"y": cf.scaled(x)})
+    t = np.linspace(0.3, 6, 20)
+    data = 7.4 * np.exp(-0.5 * t) + 0.05 * np.random.default_rng(1).standard_normal(t.size)
+    data[[2, 7, 15]] += 2.0
+    experiment = cf.Experiment({"y": data}, t, noise={"y": noise})
+    problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(5.0, bounds=(1e-2, 10), scale="log")})
+    found, known = cf.estimate(problem, max_time=30, rng=0), cf.fit(problem, start={"k": 0.5})
+    assert found.success
+    assert found.best.neg2loglik == pytest.approx(known.neg2loglik, abs=1e-3)
+    assert len(found.candidates) < 30

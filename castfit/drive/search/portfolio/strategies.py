@@ -197,13 +197,13 @@ def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) ->
     with Interrupt() as pressed:
         if order.way in WHOLE:
             theta = where.inside(scene.searched.guess) if order.guess else where.draw(rng)
-            end = _end_of(_fitted(problem, scene, theta, order, rng, left), scene)
+            end = _end_of(_fitted(problem, scene, theta, order, rng, left), scene, until)
             if end.result is not None and end.result.status is not Status.CONVERGED:
                 further = _gone_on(scene, end, order, until)
                 end = further if not end.settled or further.cost < end.cost - SAME else end
             end = replace(end, begun=tuple(theta.tolist()))
         elif order.way == CONFIRM:
-            end = _confirmed(problem, scene, order, left)
+            end = _confirmed(problem, scene, order, until)
         elif order.way == FOLLOW:
             end = _followed(scene, order, until)
         elif order.way == EXCHANGED:
@@ -358,27 +358,30 @@ def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generato
     return replace(best, work=work)
 
 
-def _confirmed(problem: Posable, scene: Scene, order: Order, left: float) -> Outcome:
+def _confirmed(problem: Posable, scene: Scene, order: Order, until: float) -> Outcome:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low.
 
     What holds need not be fitted to its optimum before the search knows nothing better.
     """
     theta = np.array(order.theta)
     solver = GaussNewton(_BOX, max_iter=_POLISHING if order.accurate else _CONFIRMING, tolerance=_CONFIRMED)
-    start = _named(problem, scene, theta)
-    end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene)
+    start, left = _named(problem, scene, theta), until - time.time()
+    end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene, until)
     end = replace(end, polished=order.accurate or end.settled)
     if end.result is None or end.result.status not in _UNFINISHED:
         return end
-    cost = scene.exact_cost(np.array(end.theta))  # a fit's own may be on another scale, with sizes of errors in it
+    # A fit's own cost may be on another scale, with sizes of errors in it; of other errors it moves away from here.
+    cost = min(scene.exact_cost(at) for at in (np.array(end.theta), theta))
     return replace(end, cost=cost, settled=cost <= scene.cost(theta) + SAME)
 
 
-def _end_of(result: Result, scene: Scene) -> Outcome:
+def _end_of(result: Result, scene: Scene, until: float) -> Outcome:
     theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
     work = ACCURATE * work_of(dict(result.evaluations), theta.size)
     # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
     cost = result.cost if result.success and scene.searched is scene.asked else scene.cost(theta)
+    if result.success and scene.searched is not scene.asked:  # whose optimum is beside that of normal errors
+        cost = settle(scene, theta, until - time.time(), rounds=1).cost
     return Outcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
