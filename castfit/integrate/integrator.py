@@ -84,6 +84,16 @@ class Integrator:
         at = np.array(grid, dtype=float)
         self.__setstate__((graph, system.state_names, system.algebraic_names, at, options or IntegratorOptions()))
 
+    @classmethod
+    def of(
+        cls, graph: ca.Function, states: tuple[str, ...], algebraic: tuple[str, ...], grid: Array,
+        options: IntegratorOptions,
+    ) -> Integrator:  # fmt: skip
+        """Return an integrator of a function (t, x, z, p, u) -> (ode, alg) of variables with these names."""
+        made = cls.__new__(cls)
+        made.__setstate__((graph, states, algebraic, grid, options))
+        return made
+
     def __getstate__(self) -> _State:
         """Return what the integrator is built from; bare SX does not pickle, functions do."""
         return self.graph, self.state_names, self.algebraic_names, self.grid, self.options
@@ -569,9 +579,7 @@ class Integrator:
         return self._twin(self.grid, replace(self.options, method=self.rescued_by, max_steps=steps))
 
     def _twin(self, grid: Array, options: IntegratorOptions) -> Integrator:
-        twin = Integrator.__new__(Integrator)
-        twin.__setstate__((self.graph, self.state_names, self.algebraic_names, grid, options))
-        return twin
+        return Integrator.of(self.graph, self.state_names, self.algebraic_names, grid, options)
 
     def _begin(
         self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]

@@ -16,8 +16,8 @@ import numpy as np
 
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import rounding, snap
-from castfit.integrate.trajectories import IntegrationCase, Stretch, march, units_of
-from castfit.integrate.triggers import triggered
+from castfit.transcribe.experiment_trajectories import IntegrationCase, Stretch, march, units_of
+from castfit.transcribe.triggers import triggered
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition

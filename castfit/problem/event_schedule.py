@@ -577,7 +577,7 @@ class Timetable:
             time = float(e[schedule.instants[i].time])
             if time >= NEVER:
                 break  # as all that follow
-            # What one event makes true follows it in the next numbers.                  (castfit.integrate.triggers)
+            # What one event makes true follows it in the next numbers.                  (castfit.transcribe.triggers)
             together = schedule.instants[i].trigger is not None and follows(last, time)
             last = last if together else time
             groups.setdefault(last, []).append(i)

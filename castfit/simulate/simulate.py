@@ -26,16 +26,6 @@ from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import (
-    IntegrationCase,
-    Stretch,
-    as_measured,
-    march,
-    mean_magnitude,
-    resolvable,
-    units_of,
-)
-from castfit.integrate.triggers import timetable_of, triggered
 from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
 from castfit.problem.compiled_problem import Posed
@@ -44,7 +34,17 @@ from castfit.problem.parameters import Parameter, at_start
 from castfit.problem.problem import Problem, with_nodes
 from castfit.problem.validation import point_mistakes, tau_mistakes
 from castfit.simulate.predictions import Prediction, Simulation
+from castfit.transcribe.experiment_trajectories import (
+    IntegrationCase,
+    Stretch,
+    as_measured,
+    march,
+    mean_magnitude,
+    resolvable,
+    units_of,
+)
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
+from castfit.transcribe.triggers import timetable_of, triggered
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

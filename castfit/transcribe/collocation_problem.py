@@ -26,7 +26,6 @@ import numpy as np
 from castfit._support.casadi_functions import Built
 from castfit._support.records import dataclass
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import as_measured
 from castfit.problem.lie_derivatives import graph_of
 from castfit.solve.staged import (
     ChainValues,
@@ -42,6 +41,7 @@ from castfit.solve.staged import (
     locked,
 )
 from castfit.transcribe.elements import Elements, Equations, LocalDerivatives, Table, signals, table
+from castfit.transcribe.experiment_trajectories import as_measured
 from castfit.transcribe.observation import Measured, PointwiseExpressions, constrained, measured_by
 from castfit.transcribe.stage_division import Division, Staging, arrange, divided
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds

@@ -32,8 +32,8 @@ import numpy as np
 
 from castfit._support.casadi_functions import Built, Mapped
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import as_measured, input_cubics
 from castfit.model.model import Model
+from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index

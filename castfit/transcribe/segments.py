@@ -22,8 +22,8 @@ from castfit._support.records import dataclass
 from castfit.integrate import shift_cubics
 from castfit.integrate.integrator import integrator_of, relative_grid
 from castfit.integrate.lanes import merge, snap
-from castfit.integrate.trajectories import as_measured, input_cubics
 from castfit.solve.staged import Failure
+from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
 from castfit.transcribe.observation import Measured, measured_by
 from castfit.transcribe.stage_division import Staging, arrange
 

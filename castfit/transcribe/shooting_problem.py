@@ -32,8 +32,6 @@ from castfit._support.time_limit import Stopped, look, unwatched
 from castfit.integrate import STEPPED, IntegratorOptions, Lanes, method_of, shift_cubics
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import rounding
-from castfit.integrate.trajectories import mean_magnitude, resolvable
-from castfit.integrate.triggers import triggered
 from castfit.solve.staged import (
     COARSE,
     ChainValues,
@@ -50,6 +48,7 @@ from castfit.solve.staged import (
     same_point,
 )
 from castfit.transcribe.dense_single_shooting import DenseSingleShooting, Given, Reading
+from castfit.transcribe.experiment_trajectories import mean_magnitude, resolvable
 from castfit.transcribe.observation import Measured, Observation, Observer, measured_by
 from castfit.transcribe.relaxed_dae import Relaxed, gains
 from castfit.transcribe.segments import (
@@ -69,6 +68,7 @@ from castfit.transcribe.segments import (
 from castfit.transcribe.stage_division import Division, arrange, divide, stages_of
 from castfit.transcribe.trajectory import every_state_measured, known_states, still_trajectory
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
+from castfit.transcribe.triggers import triggered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -950,7 +950,7 @@ class ShootingProblem(TranscribedProblem):
     ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
-        How that time moves is put into de (n_e, n).                                    (see castfit.integrate.triggers)
+        How that time moves is put into de (n_e, n).                                   (see castfit.transcribe.triggers)
         What follows at once on what happened `before` moves as that does; what happens at the start stays.
         """
         trigger, lanes = crossing.instants[0].trigger, run.lanes

@@ -26,10 +26,10 @@ from castfit._support.time_limit import Stopped
 from castfit.experiment.inputs import Input, Pieces
 from castfit.integrate import IntegratorOptions, rounding
 from castfit.integrate.lanes import merge
-from castfit.integrate.trajectories import IntegrationCase, as_measured, march, units_of
-from castfit.integrate.triggers import triggered
 from castfit.problem.event_schedule import NEVER
 from castfit.solve.staged import locked
+from castfit.transcribe.experiment_trajectories import IntegrationCase, as_measured, march, units_of
+from castfit.transcribe.triggers import triggered
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 
 import castfit as cf
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.trajectories import resolvable, units_of
+from castfit.transcribe.experiment_trajectories import resolvable, units_of
 from tests.crossed import crossed
 
 TRANSCRIPTIONS = {

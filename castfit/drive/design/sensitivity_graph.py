@@ -32,13 +32,13 @@ from castfit.experiment.events import occurrences
 from castfit.experiment.experiment import Free
 from castfit.experiment.inputs import Placeholder
 from castfit.experiment.measurements import Relative
-from castfit.integrate.trajectories import input_cubics
 from castfit.model.expressions import exchanged
 from castfit.model.model import by_name
 from castfit.problem.compiled_experiments import resolved
 from castfit.problem.constraints import ALONG, Constraint
 from castfit.problem.parameters import initial_values
 from castfit.problem.quantities import fixed_value
+from castfit.transcribe.experiment_trajectories import input_cubics
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index

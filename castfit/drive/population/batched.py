@@ -28,9 +28,9 @@ from castfit._support.time_limit import Stopped
 from castfit.drive.population.likelihoods import Curved
 from castfit.integrate import STEPPED, IntegratorOptions, Lanes, Sensitivities, Trajectories
 from castfit.integrate.integrator import integrator_of
-from castfit.integrate.trajectories import mean_magnitude
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import MappedExpressions, natural_value
+from castfit.transcribe.experiment_trajectories import mean_magnitude
 from castfit.transcribe.observation import Measured, Observer, Slot, constant
 from castfit.transcribe.segments import Segments, cut
 from castfit.transcribe.stage_division import divide

@@ -24,7 +24,7 @@ import numpy as np
 from castfit._support.casadi_functions import Buffered, Built
 from castfit._support.pickling import Picklable
 from castfit.experiment.steady.laws import Laws, conservation_laws, idle_states
-from castfit.experiment.steady.settle import SettlingPoint, SettlingStep, factorised, march, step_graph
+from castfit.experiment.steady.settle import SettlingPoint, factorised, march, settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     Complex = NDArray[np.complex128]
 
 _solve: Any = np.linalg.solve
-_STEPS = 2000
 _NEWTON = 40
 _EXACT = 1e-13  # of a variable: the last Newton step
 _ROUNDED = 1e-9  # of a variable: the last one, too, where it is smaller than that and does not halve any more
 _STANDS = 1e-9  # of the terms of a rate: what they leave is rounding
 _NEAR = 0.05  # of a variable's magnitude: Newton may move it so far from where integration came
 _TRY = 0.05  # Newton is tried where its first step is smaller than this
-_WAIT = ((1.0, 4), (0.2, 2))  # where that step was larger than so much, it is tried again so many steps later
 _STILL = 1e-12  # relative to the fastest rate: an eigenvalue that is as small is one of the laws' zeros
 _THERE = 1e-7  # of the magnitudes: nearer than that nothing changes any more
 _LOST = 0.1  # of the slowest rate; where Newton's last way makes it slower, it vanishes at the steady state
@@ -75,19 +73,20 @@ class Resting:
 class _Functions:
     """F, its derivatives and steps of the integration on arrays, for one thread; `at` sets the parameters p (n_p,)."""
 
-    def __init__(self, w: ca.SX, p: ca.SX, f: ca.SX, n_x: int) -> None:
-        arguments, names = [w, p], ["w", "p"]
+    def __init__(self, w: ca.SX, p: ca.SX, f: ca.SX, states: tuple[str, ...]) -> None:
+        arguments, names, n_x = [w, p], ["w", "p"], len(states)
         # CasADi stores by columns, so the transpose arrives by rows.
         by_w, by_p = (ca.densify(ca.jacobian(f, v).T) for v in (w, p))
         self._both = Buffered(ca.Function("both", arguments, [f, by_w], names, ["f", "j"]), ("f", "j"))
         self._slope = Buffered(ca.Function("by_p", arguments, [by_p], names, ["j"]), ("j",))
-        results = ["new", "error", "f", "j"]
-        step = ca.Function("step", *step_graph(w, p, f, n_x), [*names, "h", "f0", "inverse"], results)
-        self._step = Buffered(step, tuple(results))
+        x, z = ca.vertsplit(w, [0, n_x, w.numel()])
+        ode, alg = ca.vertsplit(f, [0, n_x, w.numel()])
+        system = ca.Function("system", [ca.SX.sym("t"), x, z, p, ca.SX(0, 1)], [ode, alg])
+        self.integrator = settling(system, states)
 
     def at(self, p: Array) -> _Functions:
         """Take parameters."""
-        for function in (self._both, self._slope, self._step):
+        for function in (self._both, self._slope):
             if "p" in function.arguments:
                 function.arguments["p"][0] = p
         return self
@@ -104,13 +103,6 @@ class _Functions:
         self._slope.arguments["w"][0] = w
         self._slope()
         return self._slope.results["j"].copy()
-
-    def step(self, w: Array, h: float, f0: Array, inverse: Array) -> SettlingStep:
-        """Take a step of length h (see castfit.experiment.steady.settle)."""
-        given, found = self._step.arguments, self._step.results
-        given["w"][0], given["h"][0, 0], given["f0"][0], given["inverse"][...] = w, h, f0, inverse
-        self._step()
-        return SettlingStep(found["new"][0].copy(), found["error"][0].copy(), found["f"][0].copy(), found["j"].copy())
 
 
 _FUNCTIONS: Built[Rest, _Functions] = Built()
@@ -186,20 +178,16 @@ class Rest(Picklable):
     # How it is found
 
     def _solve(self, p: Array, a: Array) -> Resting:
-        functions, n_x = self._functions.at(p), self.n_x
+        functions = self._functions.at(p)
         if not (np.isfinite(p).all() and np.isfinite(a).all()):
             return self._none("parameters or initial values cannot be computed")
         w = self._consistent(np.concatenate([a, self.z_guess]), functions.both)
         if w is None:
             return self._none("no solution of the algebraic equations was found near their guess")
-        why, now, waiting = "", None, 0
+        why, now = "", None
         with np.errstate(all="ignore"):
-            for now in march(functions.step, functions.both, w, n_x, _STEPS, self.idle):
-                waiting -= 1
-                if waiting > 0:
-                    continue
+            for now in march(functions.integrator, functions.both, w, p, self.idle):
                 found, moved = self._attempt(now, functions.both, a)
-                waiting = next((steps for far, steps in _WAIT if moved > far), 0)
                 if found is not None and not found.reason:
                     return found
                 why = found.reason if found is not None else why
@@ -227,6 +215,7 @@ class Rest(Picklable):
             if not math.isfinite(far) or (k == 0 and far > _TRY):
                 return None, far
             w = w + step
+            w[: self.n_x][self.idle] = 0.0
             rate, jacobian = both(w)
             left = float((np.abs(step) / np.maximum(np.abs(w), 1e-3 * unit)).max())
             if left <= _EXACT or 0.5 * before < left <= _ROUNDED:
@@ -328,7 +317,7 @@ class Rest(Picklable):
 
     @property
     def _functions(self) -> _Functions:
-        return _FUNCTIONS.get(self, lambda rest: _Functions(*rest._graphs, rest.n_x))
+        return _FUNCTIONS.get(self, lambda rest: _Functions(*rest._graphs, rest.states))
 
     @cached_property
     def _second(self) -> ca.Function:

@@ -2,7 +2,7 @@
 
 Their times are found by integrating from event to event, watching signs: of the expression, or of the differences in
 the condition (castfit.model.comparisons).  Where one may change, inside of steps too, is proved from bounds
-(castfit.integrate.crossings); the time is located by bracketing, and corrected by integrating up to it.
+(castfit.transcribe.crossings); the time is located by bracketing, and corrected by integrating up to it.
 They stand then among the times of the schedule like any other.
 How they move follows from where they are reached, with f the rates before the event,
 
@@ -34,19 +34,19 @@ from castfit._support.records import dataclass
 from castfit._support.time_limit import look
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
-from castfit.integrate.trajectories import input_cubics, straight_rates
 from castfit.problem.event_schedule import Crossing, Round, StateChange, Timetable, Trigger
+from castfit.transcribe.experiment_trajectories import input_cubics, straight_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.integrate.crossings import Differences
     from castfit.integrate.dense_output import DenseOutput
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.parameter_map import Natural
+    from castfit.transcribe.crossings import Differences
 
 _STEPS = 200  # usual steps of an experiment ...
 _AHEAD = 32  # ... of which so many are integrated at once, ...
@@ -556,7 +556,7 @@ class _TriggerWatch:
 
     @cached_property
     def _differences(self) -> Differences:
-        from castfit.integrate.crossings import Differences
+        from castfit.transcribe.crossings import Differences
 
         return _DIFFERENCES.get(self._together, Differences)
 
