@@ -325,7 +325,7 @@ def fit_noisy(
             status = status if variances else search.stopped or status
     where = found.failure and f" No path was found in '{found.failure}' from there."
     parts = [status.sentence + (where if not found.modes else ""),
-             *_remarks(search, found, hessian, status, refined, len(likelihood.chains))]  # fmt: skip
+             *_remarks(search, found, hessian, status, refined, likelihood)]  # fmt: skip
     if not found.modes:
         parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
     return _result(problem, likelihood, found, hessian, search, variances, names=names, status=status, refined=refined,
@@ -350,7 +350,7 @@ def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEv
 
 
 def _remarks(
-    search: _Climb, at: PathEvaluation, hessian: Array, status: Status, refined: float, experiments: int
+    search: _Climb, at: PathEvaluation, hessian: Array, status: Status, refined: float, likelihood: PathLikelihood
 ) -> list[str]:
     """Say what a user should know of the end."""
     found: list[str] = []
@@ -359,8 +359,12 @@ def _remarks(
     known = search.free(at) & ~search.flat(at, hessian)
     if known.any() and not definite(hessian[np.ix_(known, known)]):
         found.append("The likelihood is flat in some direction, so that there are no standard errors: fix a quantity.")
-    if not abs(refined) < _SLOW * np.sqrt(experiments):
+    if not abs(refined) < _SLOW * np.sqrt(len(likelihood.chains)):
         found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
+    if not all(each.chain.quadratic for each in likelihood.chains):
+        found.append(
+            "log L is Laplace's approximation over paths, which was not tested: print(result.laplace_check())."
+        )
     return found
 
 

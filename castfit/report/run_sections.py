@@ -38,8 +38,8 @@ def lead(
     found: SearchResult, title: str, kind: str, said: str, figures: Sequence[tuple[str, Content]], notes: str
 ) -> Lead:
     """Return what stands above a page of many fits."""
-    described = found.best is not None and found.success and found.best.goodness.described
-    mood = "good" if described else "doubtful" if found.success else "bad"
+    right = found.best is not None and found.success and not found.best.goodness.amiss
+    mood = "good" if right else "doubtful" if found.success else "bad"
     return Lead(title, kind, mood, " ".join(part for part in (said, *found.misfit()) if part), figures, notes)
 
 

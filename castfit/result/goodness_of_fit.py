@@ -47,7 +47,8 @@ EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 class Goodness:
     """How well the model describes the data.
 
-    described : False where the residuals are far larger than the noise can be, or large and shown to be no noise
+    described : False where the residuals are far larger than the noise can be, or large and shown to be no noise; that
+        chi2 is up to four times the degrees of freedom is no reason, as sigmas are seldom known that well: see p_value
     p_value : probability of a chi2 at least as large if the model is right; NaN where standard deviations are unknown
     chi2_per_datum : mean squared weighted residual by output; about 1 where standard deviations are known and right
     unexplained : by output, the sum of squared residuals divided by that of the data about their mean; NaN for constant
@@ -76,6 +77,11 @@ class Goodness:
         Sigmas that may be too large are not suspected, only shown.
         """
         return SHOWN if grade(1.0 - self.p_value) == SHOWN else grade(self.p_value)
+
+    @property
+    def amiss(self) -> bool:
+        """Whether something is shown: that the data are not described, or that chi2 is no chance."""
+        return not self.described or self.grade == SHOWN
 
     @property
     def doubtful(self) -> tuple[str, ...]:

@@ -303,7 +303,7 @@ class Result:
 
     @property
     def described(self) -> bool:
-        """Whether the model describes the data, as far as was tested: see `goodness`; False of a fit that failed."""
+        """False where the model is far from the data, or the fit failed; what else speaks against it says `goodness`."""
         return self.success and self.goodness.described
 
     @cached_property  # every estimate asks for it

@@ -397,3 +397,21 @@ def test_the_picture_has_a_band_for_each_output(tmp_path):
         result.path("x", "other")
     with pytest.raises(cf.InputError, match="lies between 0 and 1"):
         result.path("x", confidence_level=2.0)
+
+
+def test_what_rests_on_laplaces_approximation_says_so():
+    x, w = cf.symbols("x w")
+    times = np.arange(1, 13) * 0.5
+    values = np.random.default_rng(0).standard_normal(12)
+
+    def fitted(decay, noise):
+        model = cf.Model({x: -decay + 0.5 * w}, noises=[w])
+        experiment = cf.Experiment({"x": values}, times, noise={"x": noise}, start=0, initial={"x": 1.0})
+        return cf.fit(cf.Problem(model, experiment))
+
+    exact = fitted(x, cf.Gaussian(sigma=0.2))
+    assert "Laplace" not in str(exact)
+    assert abs(exact.laplace_check(20, rng=0).correction) < 1e-9
+    for result in (fitted(x, cf.StudentT(df=3, sigma=0.2)), fitted(x**3, cf.Gaussian(sigma=0.2))):
+        assert "Laplace's approximation over paths, which was not tested" in result.message
+        assert abs(result.laplace_check(20, rng=0).correction) > 1e-3

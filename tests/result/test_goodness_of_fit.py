@@ -152,6 +152,24 @@ def test_an_optimum_that_does_not_describe_the_data_is_no_plain_success() -> Non
     assert "The model does not describe the data" in str(several)
 
 
+def test_a_search_says_what_is_shown_against_its_best_optimum() -> None:
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    times = np.linspace(0.2, 6, 40)
+    values = 2 * np.exp(-0.5 * times) + 0.1 * np.random.default_rng(0).standard_normal(40)
+
+    def searches(sigma: float) -> tuple[Any, ...]:
+        data = cf.Experiment({"x": values}, times, sigma=sigma)
+        problem = cf.Problem(model, data, parameters={"k": cf.Parameter(0.4, bounds=(0.01, 5))})
+        return cf.multistart(problem, "single", starts=2), cf.estimate(problem, max_time=5, rng=0)
+
+    for right, doubtful in zip(searches(0.08), searches(0.05), strict=True):
+        assert "than sigma says" not in str(right)
+        assert doubtful.best.described  # chi2/n = 2: sigmas are seldom known so well
+        assert str(doubtful).count("The residuals are larger than sigma says: chi2/n = ") == 2
+        assert "No optimum" not in str(doubtful)
+
+
 @pytest.mark.parametrize(("sigma", "said"), [(0.02, "chi2/n = "), (None, "the variance of x unexplained")])
 def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     x, y, w = cf.symbols("x y w")

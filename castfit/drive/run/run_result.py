@@ -243,10 +243,11 @@ class SearchResult(RunResult):
         return views().reports.card(self)
 
     def misfit(self) -> list[str]:
-        """Return a sentence if even the best optimum does not describe the data; nothing otherwise."""
-        if self.best is None or not self.best.success or self.best.goodness.described:
+        """Return a sentence if something is shown even against the best optimum, or its sigmas; nothing otherwise."""
+        if self.best is None or not self.best.success or not self.best.goodness.amiss:
             return []
-        return [f"No optimum that was found describes the data. {self.best.goodness.sentence}"]
+        none = "" if self.best.goodness.described else "No optimum that was found describes the data. "
+        return [f"{none}{self.best.goodness.sentence}"]
 
     def closing(self) -> list[str]:
         """Return the best fit's summary under a title."""

@@ -174,7 +174,7 @@ class PortfolioResult(SearchResult):
     def story(self) -> list[str]:
         """How sure the answer is, how often it was found from how different starts, and how long that took."""
         lines = [self._found, self._sure]
-        if self.success and not self.described and self.best is not None:
+        if self.success and self.best is not None and self.best.goodness.amiss:
             lines.append(self.best.goodness.sentence)
         return [line for line in (*lines, self.note) if line]
 
