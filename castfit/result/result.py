@@ -303,7 +303,7 @@ class Result:
 
     @property
     def described(self) -> bool:
-        """False where the model is far from the data, or the fit failed; what else speaks against it says `goodness`."""
+        """False where the model is far from the data, or the fit failed; `goodness` says what else is against it."""
         return self.success and self.goodness.described
 
     @cached_property  # every estimate asks for it
