@@ -362,9 +362,7 @@ def _remarks(
     if not abs(refined) < _SLOW * np.sqrt(len(likelihood.chains)):
         found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
     if not all(each.chain.quadratic for each in likelihood.chains):
-        found.append(
-            "log L is Laplace's approximation over paths, which was not tested: see result.laplace_check()."
-        )
+        found.append("log L is Laplace's approximation over paths, which was not tested: see result.laplace_check().")
     return found
 
 
