@@ -207,6 +207,17 @@ class StageGraphs:
 
     def initial(self) -> StageRows:
         """Return the equations of the first stage's initial states."""
+        return StageRows("initial states", ca.densify(self._first() - self.s), 0.0, 0.0, (0,))
+
+    def decided(self, constraint: Constraint) -> bool:
+        """Whether what is decided moves a path constraint at the start of the horizon."""
+        system, others = self.question.model.system, [of.name != HORIZON for of in self.question.quantities]
+        there = ca.SX(ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0])
+        chosen = ca.vertcat(*(q for q, other in zip(ca.vertsplit(self.q), others, strict=True) if other))
+        return ca.depends_on(constraint.expression, system.u) or ca.depends_on(there, ca.SX(chosen))
+
+    def _first(self) -> ca.SX:
+        """Return the values of the first stage's initial states, (n_s,)."""
         question, model = self.question, self.question.model
         n_p, values = model.system.p.numel(), dict[str, ca.SX]()
         for i, n in enumerate(model.own_states):
@@ -221,8 +232,7 @@ class StageGraphs:
         for line in model.lines:  # what a delay line holds at the start may contain the other states there
             for n in line.nodes:
                 values[n] = self.at(StagePoint(self.begin.t, known, self.begin.z, self.begin.u), [model.initial[n]])
-        first = ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1))
-        return StageRows("initial states", ca.densify(first - self.s), 0.0, 0.0, (0,))
+        return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1)))
 
     def objective(self) -> list[StageRows]:
         """Return what each stage, and what the end of the last one adds to the objective, with the price of slacks."""
@@ -292,13 +302,17 @@ class StageGraphs:
     def _path(self) -> list[StageRows]:
         """Return path constraints at all points of a stage, and at its begin what free inputs make jump there.
 
-        At the begin of the first stage a constraint of states alone is a statement about the initial states.
+        At the begin of the first stage a constraint of states alone is a statement about the initial states: held if
+        these, or what else is in it, are decided.
         """
         system, out = self.question.model.system, list[StageRows]()
         for i, c in enumerate(self.question.path):
-            jumps = ca.depends_on(c.expression, system.u) and not (self.n_z and ca.depends_on(c.expression, system.z))
+            known = not (self.n_z and ca.depends_on(c.expression, system.z))  # as algebraic states are not, at a begin
+            jumps = known and ca.depends_on(c.expression, system.u)
             for place in (*self.inside, *([self.begin] if jumps else [])):
                 out += self._held(c, self.at(place, [c.expression]), i)
+            if known and not jumps and self.decided(c):
+                out += self._held(c, self.at(self.begin, [c.expression]), i, (0,))
         return out
 
     def _points(self, edges: Array) -> list[StageRows]:
@@ -312,14 +326,16 @@ class StageGraphs:
                     out.append(StageRows(c.name, self.at(place, [c.expression]), c.lower, c.upper, tuple(columns)))
         return out
 
-    def _held(self, constraint: Constraint, value: ca.SX, i: int) -> list[StageRows]:
+    def _held(
+        self, constraint: Constraint, value: ca.SX, i: int, columns: tuple[int, ...] | None = None
+    ) -> list[StageRows]:
         """Return one path constraint at one place, softened if that was asked for."""
         low, high, name = constraint.lower, constraint.upper, constraint.name
         if self.question.soft is None:
-            return [StageRows(name, value, low, high)]
+            return [StageRows(name, value, low, high, columns)]
         slack = self.slack[int(self.question.worst) + i]
-        rows = [StageRows(name, value + slack, lower=low)] if np.isfinite(low) else []
-        return rows + ([StageRows(name, value - slack, upper=high)] if np.isfinite(high) else [])
+        rows = [StageRows(name, value + slack, lower=low, columns=columns)] if np.isfinite(low) else []
+        return rows + ([StageRows(name, value - slack, upper=high, columns=columns)] if np.isfinite(high) else [])
 
     def of_whole(self, expression: ca.SX) -> ca.SX:
         """Write an expression of terms over the variables of the last stage."""

@@ -119,7 +119,7 @@ class FoundPlan:
             whole, path, points = of
             for c, values in zip(every, (*path.T, *points.T, *whole[1:, None]), strict=True):
                 if c in question.path:  # of the given initial states nothing is decided
-                    chosen = values[int(not ca.depends_on(c.expression, question.model.system.u)) :]
+                    chosen = values[int(not self.on.graphs.decided(c)) :]
                 elif isinstance(c.times, tuple):
                     chosen = values[[int(np.argmin(np.abs(course.t - t))) for t in c.times]]
                 else:

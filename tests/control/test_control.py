@@ -365,3 +365,26 @@ def test_however_stiff_a_model_is_it_is_refused_in_words(rate):
     with refused("the model is stiff"):
         cf.control(model, horizon=2.0, inputs=free(bounds=(0, 3)), minimise=cf.integral((x - 1) ** 2),
                    transcription="multiple")  # fmt: skip
+
+
+@pytest.mark.parametrize("transcription", ["collocation", "multiple"])
+def test_constraints_hold_at_a_start_that_is_decided(transcription):
+    """x' = u - 5 x falls from x(0) on, which is as large as it may be: the integral of x is exact then."""
+    x, u, top = cf.symbols("x u top")
+    inputs = {"u": cf.Input.free(pieces=3, bounds=(0, 2))}
+    model = cf.Model({x: u - 5 * x}, inputs=[u])
+    plan = cf.control(
+        model, horizon=3, inputs=inputs, minimise=-cf.integral(x), initial={"x": cf.free(0.5)},
+        constraints=[cf.along(x <= 1)], transcription=transcription,
+    )  # fmt: skip
+    assert plan.success
+    assert plan.parameters["x(0)"] == pytest.approx(1.0, abs=1e-6)
+    assert plan.constraints["x <= 1 along"].greatest == pytest.approx(1.0, abs=1e-6)
+    assert plan.objective == pytest.approx(-(3 * 0.4 + (1 - 0.4) / 5 * (1 - np.exp(-15))), rel=1e-5)
+    limited = cf.Model({x: u - 5 * x}, inputs=[u], parameters=[top], initial={x: 1.5})
+    plan = cf.control(
+        limited, horizon=3, inputs=inputs, minimise=top + cf.integral(u), parameters={"top": cf.Parameter(3.0)},
+        constraints=[cf.along(x <= top)], transcription=transcription,
+    )  # fmt: skip
+    assert plan.success
+    assert plan.parameters["top"] == pytest.approx(1.5, abs=1e-6)
