@@ -308,6 +308,8 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
 
     Whether dates have a time zone is added to `zoned`.
     """
+    if isinstance(value, (date, timedelta)):  # datetime and pandas.Timestamp are dates
+        return None if (read := _stamps([value], zoned)) is None else read[0]
     dtype = getattr(value, "dtype", None)
     kind, days = getattr(dtype, "kind", None), str(dtype).startswith(("date32", "date64"))  # of pyarrow
     if (kind == "O" or days) and getattr(value, "ndim", 0) == 1:
@@ -319,9 +321,6 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
         zoned.add(True)
     elif kind == "M":
         zoned.add(False)
-    if isinstance(value, (date, timedelta)):  # datetime and pandas.Timestamp are dates
-        value = [value]
-        return None if (read := _stamps(value, zoned)) is None else read[0]
     if isinstance(value, (list, tuple)):
         entries = cast("list[Any]", value)
         if not entries or not all(isinstance(e, (date, timedelta, np.datetime64, np.timedelta64)) for e in entries):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 import castfit as cf
 from castfit.result.goodness_of_fit import Criteria
@@ -115,6 +115,37 @@ def test_a_parameter_at_its_bound_counts_half() -> None:
     )
     whole, part = cf.likelihood_ratio(one, two).p_value, cf.likelihood_ratio(one, three).p_value
     assert part == pytest.approx(0.5 * whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("sigma", [0.1, None])
+@pytest.mark.parametrize("powers", [(1, 2), (1, 2, 3), (1, 2, 3, 4)])
+def test_parameters_at_their_bounds_are_not_independent(powers: tuple[int, ...], sigma: float | None) -> None:
+    """Whether a line of noise needs b t + c t^2 + ... with b, c, ... above 0: the chance of more, in 4,000 lines."""
+    x, t, a = cf.symbols("x t a")
+    rates = cf.symbols(" ".join(f"b{i}" for i in powers))
+    rate = sum(i * b * t ** (i - 1) for i, b in zip(powers, rates, strict=True))
+    values = 1 + 0.002 * T**2 + 0.1 * np.random.default_rng(4).standard_normal(T.size)
+    experiment = cf.Experiment({"x": values}, time=T, sigma=sigma)
+    model = cf.Model({x: rate}, parameters=[a, *rates], time=t, initial={x: a})
+    small, large = (
+        cf.fit(cf.Problem(model, experiment, parameters={"a": 0.5, **{b.name(): of for b in rates}}))
+        for of in (cf.Parameter(0.0, fixed=True), cf.Parameter(0.1, lower=0))
+    )
+    X = T[:, None] ** np.array(powers)
+    X -= X.mean(axis=0)
+    X /= np.linalg.norm(X, axis=0)
+
+    def statistic(y: Any) -> float:
+        y = y - y.mean()
+        left = optimize.nnls(X, y)[1] ** 2
+        return (y @ y - left) / (0.01 if sigma else left)
+
+    lines = 0.1 * np.random.default_rng(1).standard_normal((4000, T.size))
+    chance = np.mean([statistic(line) >= statistic(values) for line in lines])
+    found = cf.likelihood_ratio(small, large)
+    assert 0.02 < chance < 0.3
+    assert found.p_value == pytest.approx(chance, abs=4 * np.sqrt(chance / 4000))
+    assert "which makes such a probability smaller" in found.sentence
 
 
 @pytest.mark.slow

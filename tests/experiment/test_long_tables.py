@@ -212,6 +212,15 @@ def test_dates_need_a_unit_and_other_mistakes_are_found_as_well():
         cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=[DAYS[0], pd.NaT, DAYS[2]], time_unit="d")
 
 
+@pytest.mark.parametrize("kind", [pd.DatetimeIndex, pd.Series, list], ids=["index", "series", "list"])
+def test_a_start_of_a_time_zone_beside_times_of_one(kind):
+    """Noon before and after the clocks go forward are 23 hours apart; the start may be of another zone."""
+    noons = [pd.Timestamp(f"2026-03-{day} 12:00", tz="Europe/Berlin") for day in (28, 29, 30)]
+    for start in (noons[0], noons[0].tz_convert("UTC"), noons[0].to_pydatetime()):
+        made = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=kind(noons), start=start, time_unit="h")
+        assert_allclose(made.data["x"][0], [0.0, 23.0, 47.0])
+
+
 @pytest.mark.parametrize("mixed", [False, True], ids=["start", "times"])
 def test_dates_with_and_without_a_time_zone_are_not_mixed(mixed):
     """A start without one was taken for UTC beside times of Berlin: everything began two hours late."""

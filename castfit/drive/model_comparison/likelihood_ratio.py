@@ -6,15 +6,20 @@ T   2 log(L_large / L_small);  d  how many more directions the larger model dete
 b   how many quantities of the larger model stand at a bound where it is the smaller one
 
     T is chi2(d) if the smaller model is right                                                     [Wilks 1938]
-    with b at a bound:  sum over i of  binomial(b, i) 2^-b chi2(d - i), if these are independent   [Self and Liang 1987]
-    one unknown sigma:  F = ((SSE_small - SSE_large) / d) / (SSE_large / dof)  is F(d, dof), which is exact for few data
+    with b at a bound:  sum over i of  w_i chi2(d - b + i),  w_i the probability that i of the b estimates would
+    be off their bounds: 2^-b binomial(b, i), if these are independent                             [Self and Liang 1987]
+    one unknown sigma:  F = ((SSE_small - SSE_large) / m) / (SSE_large / (dof_small - m))  is F(m, dof_small - m) in the
+    place of chi2(m), which is exact for few data                                                  [Wolak 1987]
+
+Of a normal z of covariance V, J off their bounds and K on them: z_J conditional on z_K, and the multipliers
+V_KK^-1 z_K, are independent, so that w_i adds up products of two orthant probabilities over all J of i.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import comb
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +44,8 @@ _SAME = 1e-2  # standard deviations, in root mean square: predictions that diffe
 _ROUNDING = 1e-3  # of T, that errors of two fits may make
 _AT_BOUND = 1e-6  # relative distance from a bound
 _CLEAR = 0.05
+_SINGULAR = 1e-12  # what is not determined has no covariance
+_EXACT, _DRAWS = 3, 5000  # quantities at bounds, up to which probabilities are in closed form; draws beyond
 
 
 @public("castfit")
@@ -136,7 +143,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     if d <= 0:
         said = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
         check("likelihood_ratio", [f"{said}; give the one with fewer first, or compare by cf.compare_models"])
-    at_bound: tuple[str, ...] = ()
+    at_bound: dict[str, int] = {}
     point = contained_at(smaller, larger)
     if point is None and nested is None:
         point = _fitted(smaller, larger)
@@ -149,10 +156,10 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
                 ],
             )
     if point is not None:
-        at_bound = tuple(n for n in _held(larger, point) if n not in smaller.names)
+        at_bound = {n: side for n, side in _held(larger, point).items() if n not in smaller.names}
     T = smaller.neg2loglik - larger.neg2loglik
-    kind, p = _probability(smaller, larger, T, d, min(len(at_bound), d))
-    return LikelihoodRatio(T, d, p, kind, at_bound, _sentence(T, d, p, kind, at_bound))
+    kind, p = _probability(smaller, larger, T, d, _weights(larger, at_bound, d))
+    return LikelihoodRatio(T, d, p, kind, tuple(at_bound), _sentence(T, d, p, kind, tuple(at_bound)))
 
 
 def _dimension(result: Result) -> int:
@@ -217,39 +224,79 @@ def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping
     return out
 
 
-def _held(larger: Result, values: Mapping[str, float]) -> tuple[str, ...]:
-    """Name quantities at a bound that those of the larger model need not be at."""
-    held: list[str] = []
+def _held(larger: Result, values: Mapping[str, float]) -> dict[str, int]:
+    """Return quantities at a bound that those of the larger model need not be at: 1 at the lower, -1 at the upper."""
+    held: dict[str, int] = {}
     for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):
         value = values[name]
         near = _AT_BOUND * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
         if low < high and (value - low <= near or high - value <= near):
-            held.append(name)
-    return tuple(held)
+            held[name] = 1 if value - low <= near else -1
+    return held
 
 
-def _probability(smaller: Result, larger: Result, T: float, d: int, b: int) -> tuple[str, float]:
-    exact = list(smaller.sigmas) == list(larger.sigmas) == ["sigma"] and larger.dof > 0
+def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]:
+    """Return the probabilities w_i that i estimates, 0 to b, would be off their bounds.
+
+    By the larger fit's information; as of independent ones where that is not known.  Of many by draws.
+    """
+    information: Any = larger.information
+    b, side = min(len(at_bound), d), np.array(list(at_bound.values()), dtype=float)
+    covariance: Any = np.eye(b)
+    of = [larger.names.index(n) for n in at_bound]
+    if isinstance(information, np.ndarray) and information.size and b == len(of) > 1:
+        size = np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
+        found = np.linalg.pinv(information / np.outer(size, size), hermitian=True)[np.ix_(of, of)]
+        if np.linalg.eigvalsh(found)[0] > _SINGULAR * np.trace(found):
+            covariance = found * np.outer(side, side)
+    if b > _EXACT:
+        root = np.linalg.cholesky(np.linalg.inv(covariance)).T
+        draws = np.random.default_rng(0).standard_normal((_DRAWS, b))
+        off = [int(np.count_nonzero(scipy.optimize.nnls(root, z)[0])) for z in draws]
+        return (np.bincount(off, minlength=b + 1) / _DRAWS).tolist()
+    out = [0.0] * (b + 1)
+    for i in range(b + 1):
+        for off in combinations(range(b), i):
+            J, K = list(off), [k for k in range(b) if k not in off]
+            of_K = np.linalg.inv(covariance[np.ix_(K, K)])
+            of_J = covariance[np.ix_(J, J)] - covariance[np.ix_(J, K)] @ of_K @ covariance[np.ix_(K, J)]
+            out[i] += _orthant(of_J) * _orthant(of_K)
+    return out
+
+
+def _orthant(V: Any) -> float:
+    """Return the probability that all of a normal vector of covariance V (n, n) are positive, n up to 3."""
+    n, size = len(V), np.sqrt(np.diag(V))
+    angles = np.arcsin(np.clip(V / np.outer(size, size), -1.0, 1.0))[np.triu_indices(n, 1)]
+    return float(0.5**n * (1.0 + 2.0 / np.pi * angles.sum()))
+
+
+def _probability(smaller: Result, larger: Result, T: float, d: int, weights: list[float]) -> tuple[str, float]:
+    exact = list(smaller.sigmas) == list(larger.sigmas) == ["sigma"] and smaller.dof > d
     if exact and larger.chi2 > 0.0:
-        excess = max(smaller.chi2 - larger.chi2, 0.0) / larger.chi2 * larger.dof
+        excess = max(smaller.chi2 - larger.chi2, 0.0) / larger.chi2
 
         def tail(m: int) -> float:
-            return float(scipy.special.fdtrc(m, larger.dof, excess / m)) if m > 0 else float(excess <= _ROUNDING)
+            left = smaller.dof - m
+            return (
+                float(scipy.special.fdtrc(m, left, excess * left / m)) if m > 0 else float(excess * left <= _ROUNDING)
+            )
 
     else:
 
         def tail(m: int) -> float:
             return float(scipy.special.chdtrc(m, max(T, 0.0))) if m > 0 else float(T <= _ROUNDING)
 
-    p = sum(comb(b, i) * 0.5**b * tail(d - i) for i in range(b + 1))
-    return ("F" if exact else "chi2"), p
+    b = len(weights) - 1
+    return ("F" if exact else "chi2"), sum(w * tail(d - b + i) for i, w in enumerate(weights))
 
 
 def _sentence(T: float, d: int, p: float, kind: str, at_bound: tuple[str, ...]) -> str:
     more = f"{d} quantit{'y' if d == 1 else 'ies'} more"
     figures = f"likelihood ratio {T:.4g} for {more}, p = {p:.2g}"
     how = " by the F distribution" if kind == "F" else ""
-    bound = f"; {', '.join(at_bound)} would be at a bound, which halves such a probability" if at_bound else ""
+    less = "halves such a probability" if len(at_bound) == 1 else "makes such a probability smaller"
+    bound = f"; {', '.join(at_bound)} would be at a bound, which {less}" if at_bound else ""
     if -_ROUNDING * max(1.0, abs(T)) > T:
         return (
             f"The larger model fits worse ({figures}): its fit is no global optimum, for it contains the smaller one. "
