@@ -147,7 +147,7 @@ class Door(ContextDecorator):
             views().names  # so that every public function has a door  # noqa: B018
             called = trace.tb_frame.f_locals  # of contextlib's wrapper, which has the arguments
             given = called.get("args", ()), called.get("kwds", {})
-            mistakes = call_mistakes(self.function, self.name, *given, tuple(self.every.items()))
+            mistakes = call_mistakes(self.function, self.name, *given, tuple(self.every.items()), error)
             if mistakes:
                 raise InputError(self.name, mistakes) from None
 

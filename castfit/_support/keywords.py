@@ -40,23 +40,24 @@ def call_mistakes(
     args: Iterable[Any],
     kwargs: Mapping[str, Any],
     every: Iterable[tuple[str, Callable[..., Any]]],
+    raised: object,
 ) -> list[str]:
-    """Say why a function cannot be called so; `every` are the functions that there are, by name."""
-    signature = inspect.signature(function)
+    """Say why a function cannot be called so, which raised something; `every` are the functions that there are."""
+    own = options_of(function)
+    strange = [key for key in kwargs if key not in own]
     try:
-        signature.bind(*args, **kwargs)
+        inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        own = options_of(function)
-        strange = [key for key in kwargs if key not in own]
         if not strange:
             return [f"{error}; the arguments are {', '.join(own)}"]
-        elsewhere: dict[str, list[str]] = {}
-        for owner, f in every:
-            if owner.count(".") == 1 and not owner.endswith("Result"):  # which users call: neither methods nor results
-                for option in options_of(f):
-                    elsewhere.setdefault(option, []).append(owner)
-        return [f"{name} has no argument '{key}'; {_instead(key, own, elsewhere)}" for key in strange]
-    return []
+    else:  # **options were passed on to a function that has no such one
+        strange = [key for key in strange if f"unexpected keyword argument '{key}'" in str(raised)]
+    elsewhere: dict[str, list[str]] = {}
+    for owner, f in every if strange else ():
+        if owner.count(".") == 1 and not owner.endswith("Result"):  # which users call: neither methods nor results
+            for option in options_of(f):
+                elsewhere.setdefault(option, []).append(owner)
+    return [f"{name} has no argument '{key}'; {_instead(key, own, elsewhere)}" for key in strange]
 
 
 def options_of(function: Callable[..., Any]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import is_count, named, option_mistakes, real, rng_mistakes, text
+from castfit._support.arguments import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import watched
 from castfit.control.grid import StageGrid
@@ -185,6 +185,8 @@ def _read_method(
     )
     if is_count(starts, 2) and rng is None:
         mistakes.append("several starts are drawn at random; give rng=0, say, so that they can be drawn again")
+    if is_one_of(starts, 1) and rng is not None:
+        mistakes.append("rng is for several starts; give starts=10, say, or leave it out")
     mistakes += rng_mistakes(rng)
     return method, elements, tolerance, solver, starts, rng, limit
 

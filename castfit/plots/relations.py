@@ -181,12 +181,14 @@ def ellipses(
     given = finite if names is None else list(names)
     mistakes = [f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in given if n not in region.names]
     mistakes += [f"'{n}' has no standard error; leave it out" for n in given if n in region.names and n not in finite]
+    lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
+    absent = [pair for pair in lines if not {*pair} <= {*given}]
+    mistakes += [f"contours hold {' and '.join(map(str, pair))}, which are not among names" for pair in absent]
     check("plots.ellipses", mistakes)
     if names is None and len(given) > _MOST_PAIRED:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
         order = sorted(given, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
         given = [n for n in given if n in order]
-    lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
     if len(given) < 2:
         return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)
     return _pairs(result, region, given, lines, path)

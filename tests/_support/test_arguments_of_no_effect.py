@@ -48,6 +48,17 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: fitted().plot(confidence_level=0.5), "confidence_level is that of bands"),
     (lambda: planned(soft=3.0), "soft= lets constraints along the horizon be violated"),
     (lambda: planned(scenarios="worst"), "the worst case is one among scenarios"),
+    (lambda: planned(rng=3), "rng is for several starts"),
+    (lambda: cf.Candidate([1, 2], fixed=True, between=True), "what is fixed is done once, at all times; leave between="),
+    (lambda: cf.Candidate([1, 2], fixed=True, at_most=2), "what is fixed is done once, at all times; leave at_most="),
+    (lambda: cf.Candidate([1, 2], spacing=1, at_most=2), "at_most= counts repetitions, which spacing= excludes"),
+    (lambda: cf.Candidate([1, 2], spacing=1, together="experiment"), "a whole experiment has its times"),
+    (lambda: cf.Candidate([1], between=True), "between=True takes times between those of the grid"),
+    (lambda: cf.tikhonov(["k", "k"], 1.0), "names holds 'k' twice"),
+    (lambda: cf.lasso("k", 1.0, towards={"k": 1, "q": 2}), "towards has a value for 'q', which is not in names"),
+    (lambda: cf.plots.ellipses(fitted(), contours={("k", "q"): []}), "contours hold k and q, which are not among names"),
+    (lambda: fitted().report("a.html", foo=1), "cf.Result.report has no argument 'foo'"),
+    (lambda: cf.design(decay(), GRID, budget=2, criterion=cf.discriminate(decay())), "a rival predicts the same"),
     (lambda: cf.Event(1, {x: 0}, rng=3), "priority, persistent, rng and forbidden are those of a condition"),
 ]
 

@@ -13,7 +13,7 @@ from castfit._support.arguments import is_one_of, items, name_of, named, real, r
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.status import check
+from castfit._support.status import check, unknown_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,6 +238,7 @@ def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penal
     if not is_one_of(on, "value", "log"):
         mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
     chosen = tuple(n for n in found if n is not None)
+    mistakes += [f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(chosen) if chosen.count(n) > 1]
     target: str | dict[str, float] = "guess"
     if isinstance(towards, str):
         if towards not in ("guess", "equal"):
@@ -246,6 +247,7 @@ def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penal
     elif isinstance(towards, Mapping):
         target = {n: _number(f"towards of '{n}'", v, mistakes) for n, v in named("towards", towards, mistakes).items()}
         mistakes += [f"towards has no value for '{n}'" for n in chosen if n not in target]
+        mistakes += unknown_names("towards has a value for '{}', which is not in names", target, chosen)
     else:
         number = _number("towards", towards, mistakes)
         target = dict.fromkeys(chosen, number)

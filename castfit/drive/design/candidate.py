@@ -164,6 +164,21 @@ class Candidate:
             mistakes.append("what is the same experiment cannot differ from it; leave same=True out, or what differs")
         if between is True and is_one_of(together, "experiment"):
             mistakes.append("a whole experiment has its times; leave between=True out, or together='experiment'")
+        if between is True and grid.size < 2:
+            mistakes.append("between=True takes times between those of the grid; give two or more, or leave it out")
+        once = {
+            "spacing": is_within(spacing, 0.0, strictly=True),
+            "at_most": is_within(at_most, 1.0, 2**53, strictly=True),
+        }
+        if fixed is True:
+            once["between"] = between is True
+            mistakes += [
+                f"what is fixed is done once, at all times; leave {what}= out" for what, so in once.items() if so
+            ]
+        elif once["spacing"] and is_one_of(together, "experiment"):
+            mistakes.append("a whole experiment has its times; leave spacing= out, or together='experiment'")
+        elif all(once.values()) and n is None:
+            mistakes.append("at_most= counts repetitions, which spacing= excludes; leave one of them out")
         if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
             mistakes.append(f"{n} of {grid.size} times cannot be chosen; give more times, and no fixed=True")
         check("Candidate", mistakes)

@@ -53,6 +53,7 @@ from castfit.drive.uncertainty.profile.predictions import OutputAt
 STARTS = 20  # of choices
 _SOFT = (30.0, 300.0)  # how sharply the worst sample counts, one after the other
 _UNUSED = 1e-7  # of the largest weight
+_ALIKE = 1e-6  # chi2 by which all that the budget buys tells models apart
 _NOTHING = 1e-9  # of a criterion: what changes it by less tells nothing
 
 
@@ -273,6 +274,8 @@ def _against(
 ) -> Design:
     """Return the design that tells the model from rivals."""
     found = discriminated(known, bought, criterion, exact=exact, rng=rng, stop=stop)
+    if -found.relaxed.bound <= _ALIKE:
+        check("design", ["a rival predicts the same at all candidates; offer other conditions, or leave it out"])
     simple = {name: (of, value / -found.relaxed.bound) for name, (of, value) in found.simple.items()}
     said = f"The nearest rival of {found.fits} fits misses these values by chi2 = {found.value:.4g} beyond the noise"
     if EQUIDISTANT in found.simple:

@@ -300,7 +300,7 @@ def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Gener
     lacking = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
     check("discriminate", [f"the rival has no output '{o}'; give it one of that name" for o in lacking])
     named = zip(known.candidates, known.labels, strict=True)
-    own = [with_fields(c, name=label, sigma={"": 1.0}) for c, label in named]
+    own = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in named]
     rival = knowledge(given, own, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.posed.conditions}
     measured = known.fitted and rival.fitted
