@@ -75,6 +75,8 @@ class EstimatedInput:
             mistakes.append(f"smoothness is {text(self.smoothness)}; {remedy}")
         if not is_one_of(self.order, 1, 2):
             mistakes.append(f"order is {text(self.order)}; give 1 (little change) or 2 (little curvature)")
+        elif weight == 0.0 and self.order == 1:
+            mistakes.append("order is that of smoothness, and there is none; leave it out, or give smoothness=")
         if not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             mistakes.append(f"name is {text(self.name)}; give text")
         if not is_one_of(self.per_experiment, True, False, np.True_, np.False_):

@@ -128,7 +128,7 @@ def test_what_has_no_evidence_is_refused_by_name() -> None:
     with refused("'b' has neither a prior nor two finite bounds"):
         found.evidence()
     with refused("draws is 3; give at least 100", "'c' is no candidate that was fitted"):
-        found.evidence(draws=3, candidates=["c"])
+        found.evidence(sampling=True, draws=3, candidates=["c"])
     bound = problem.replace(parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": cf.Parameter(0, bounds=(-1, 0))})
     held = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()
     assert np.isnan(held["b"].log)

@@ -341,7 +341,7 @@ class SelectionResult(SearchResult):
         return Prediction(out)
 
     def evidence(
-        self, *, sampling: bool = False, draws: int = 4000, candidates: Sequence[str] | None = None,
+        self, *, sampling: bool = False, draws: int | None = None, candidates: Sequence[str] | None = None,
         rng: int | np.random.Generator = 0, workers: int | Executor = 1,
     ) -> EvidenceTable:  # fmt: skip
         """Return how probable the data are by each model, whatever its quantities within their priors.
@@ -353,8 +353,8 @@ class SelectionResult(SearchResult):
         sampling : bool
             By bridge sampling from draws of `sample`, with an error (extra ``sampling``); else by Laplace's formula at
             the optimum.
-        draws : int
-            Of each posterior.
+        draws : int, optional
+            Of each posterior, by default 4000.
         candidates : sequence of str, optional
             By default all that were fitted.
         rng : int or numpy.random.Generator
@@ -368,13 +368,15 @@ class SelectionResult(SearchResult):
         """
         mistakes = option_mistakes(
             ("sampling", sampling, is_one_of(sampling, True, False), "give True or False"),
-            ("draws", draws, is_count(draws, 100), "give at least 100"),
+            ("draws", draws, draws is None or is_count(draws, 100), "give at least 100"),
         )
         given = list(self.names) if candidates is None else [str(n) for n in candidates]
         mistakes += [f"'{n}' is no candidate that was fitted: {suggest(n, self.names)}" for n in given if n not in self]
+        drawn = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
+        mistakes += [f"{n}= is for sampling=True; leave it out" for n, so in drawn.items() if so and sampling is False]
         check("evidence", [*mistakes, *rng_mistakes(rng)])
         results = {n: self[n] for n in given}
-        return evidences(results, sampling=sampling, draws=draws, rng=rng, workers=workers)
+        return evidences(results, sampling=sampling, draws=draws or 4000, rng=rng, workers=workers)
 
     def next_experiment(
         self, candidates: Any = None, *, budget: float = 8, against: Sequence[str] | None = None, **options: Any

@@ -74,7 +74,7 @@ def incremental(
     *,
     start: Mapping[str, float] | None = None,
     horizons: str | Sequence[float] = "doubling",
-    break_fraction: float = 0.5,
+    break_fraction: float | None = None,
     bound_confidence_level: float = 0.99,
     bound_relaxation: float = 2.0,
     coarse: bool = True,
@@ -100,8 +100,8 @@ def incremental(
         Times up to which measurements are used, one after the other; the last one is always the end.  "doubling":
         1, 2, 4, ... points of each measured quantity.  "break time": everything at once if the integration reaches
         the end, otherwise `break_fraction` of the time at which it breaks down.
-    break_fraction : float
-        alpha in the paper's Sec. 3.2, between 0 and 1.
+    break_fraction : float, optional
+        alpha in the paper's Sec. 3.2, between 0 and 1, by default 0.5; of ``horizons="break time"``.
     bound_confidence_level : float
         Level of the confidence limits that bound the next horizon.
     bound_relaxation : float
@@ -147,9 +147,10 @@ def incremental(
     # Models that this is for are led astray by rough integration; `coarse` has its own tolerances.
     plain = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS, accuracy="full")
     asked, chosen = parts_from(transcription, solver, mistakes, default=(SingleShooting(), plain))
+    alpha = 0.5 if break_fraction is None else break_fraction
     fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
     mistakes += option_mistakes(
-        ("break_fraction", break_fraction, is_within(break_fraction, 0, 1, strictly=True), fraction),
+        ("break_fraction", alpha, is_within(alpha, 0, 1, strictly=True), fraction),
         (
             "bound_confidence_level",
             bound_confidence_level,
@@ -161,6 +162,8 @@ def incremental(
         ("absolute_sigma", absolute_sigma, absolute_sigma is None or is_one_of(absolute_sigma, True, False),
          "give True, False or None"),
     )  # fmt: skip
+    if break_fraction is not None and not is_one_of(horizons, "break time"):
+        mistakes.append("break_fraction is for horizons='break time'; leave it out")
     mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
     require_problem("incremental", problem, mistakes)
     if not isinstance(horizons, str):
@@ -176,7 +179,7 @@ def incremental(
         asked,
         chosen,
         horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
-        break_fraction,
+        alpha,
         bound_confidence_level,
         bound_relaxation,
         coarse,
