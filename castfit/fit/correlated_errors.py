@@ -74,9 +74,9 @@ class CorrelatedErrors(RefinedFit):
 
     def refined(self, answer: Result) -> FitQuestion | None:
         """Return the problem at likelier numbers, unless they stay."""
-        given = self.found is None and not self.labels and not self.joint  # what was asked is how they depend
+        first = self.found is None  # and answers another question than that of errors that depend on each other
         led = not answer.status.cut_off and answer.status not in _NOWHERE
-        if not (answer.success or (given and led)) or self.rounds == _ROUNDS:
+        if not (answer.success or (first and led)) or self.rounds == _ROUNDS:
             return None
         self.rounds += 1
         posed = self.problem.posed
@@ -100,10 +100,12 @@ class CorrelatedErrors(RefinedFit):
         elif answer.success and not self.settled:
             said.append("How errors depend on each other was not settled: the last numbers still moved.")
         found = self.found or CorrelationEstimates({})
+        if not answer.success and (found.times or found.joint):
+            said.append("How errors depend on each other is what residuals on the way said.")
         status = Status.DIVERGING if self.notes and answer.success else answer.status
         more = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         n = np.log(answer.n_data)
-        ended = answer.ended(status, " ".join([answer.message, *said, *told(found)]))
+        ended = answer.ended(status, " ".join([answer.message, *said, *(told(found) if answer.success else ())]))
         if self.settled and self.residuals is not None:
             for label in self.labels:
                 ended = widened(ended, self.problem.posed, label, found, self.residuals)

@@ -71,6 +71,12 @@ def test_a_fit_that_runs_out_of_iterations_is_told_by_the_squares_that_were_aske
     assert result.status is cf.Status.MAX_ITERATIONS
     r = y - 3 * np.exp(-result["k"].value * TIMES)
     assert result.chi2 == pytest.approx(r @ np.linalg.solve(C, r), rel=1e-5)
+    experiment = cf.Experiment({"x": y}, time=TIMES, sigma={"x": cf.correlated(0.1, time=cf.unknown())})
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.5}), "single", cf.GaussNewton(max_iter=1))
+    assert "How errors depend on each other is what residuals on the way said." in result.message
+    C = 0.01 * np.exp(-np.abs(TIMES[:, None] - TIMES) / result.errors.times["x"])
+    r = y - 3 * np.exp(-result["k"].value * TIMES)
+    assert result.chi2 == pytest.approx(r @ np.linalg.solve(C, r), rel=1e-5)
 
 
 def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
