@@ -290,7 +290,9 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert state().valley() == 1
     assert state(dropped=True).valley() == 2
     assert state(work=2000.0, following=1900.0).valley() is None  # enough, for now
-    assert state(work=2000.0, following=1900.0).valley(last=True) == 1
+    assert state(work=2000.0, following=1400.0).valley(last=True) == 1
+    assert state(work=2000.0, following=1900.0).valley(last=True) is None  # others may hold the optimum:
+    assert state(work=2000.0, following=1900.0).unfinished  # the search goes on
     went_on = state().followed(1, Outcome((1.5,), 2.0, work=50.0, settled=True, floor=True))
     end = went_on.tried[1].end
     assert (end.theta, end.cost, end.work, end.following, end.followed) == ((1.5,), 2.0, 150.0, 50.0, 1)

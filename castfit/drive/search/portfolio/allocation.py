@@ -22,9 +22,10 @@ have nowhere to start, and the ways that integrate from the beginning come first
 fit has to wait for its share, as incremental single shooting has everywhere.
 
 A valley whose floor goes on falling is lower than every solution, but may take hundreds of iterations, and end nowhere:
-the lowest one is followed, a few rounds at a time, with a part of the work.  One that is far ahead of all that is known
-is checked on the way: fitted at full accuracy as far as a few iterations go, so that the best point of a search that is
-ended is not that of long ago.
+the lowest one is followed, a few rounds at a time, with a part of the work, half of it where the search would end
+otherwise: of a valley that fell by a tenth with every stride all of 8 s had come, and the optimum of another one.  One
+that is far ahead of all that is known is checked on the way: fitted at full accuracy as far as a few iterations go, so
+that the best point of a search that is ended is not that of long ago.
 
 A candidate from a start of its own founds a family.  What a move makes of its head goes down, and takes its place if it
 ends lower, and nobody else's: families do not crowd each other out, and each of them walks down its own valley, from
@@ -89,6 +90,7 @@ _COARSELY = 2  # times that a valley is followed at the accuracy of a search
 _REFUTED = 2  # times that a cost did not hold at full accuracy: where it is met again, nothing else is expected
 _CHECKS = 0.15  # of the work, for confirmations and valleys
 _VALLEYS = 0.2  # of the work, for following what is lower than every solution, but not yet settled
+_LAST_VALLEYS = 0.5  # ... where a search would end otherwise
 _FRESH = 6  # candidates before points are moved
 _RANKED = 6  # candidates before it counts which ones are among the best quarter
 _MEMORY, _FEWEST = 20, 6  # of the last candidates the median is the limit of the next, as soon as there are some
@@ -262,10 +264,11 @@ class PortfolioState:
     def valley(self, *, last: bool = False) -> int | None:
         """Return the lowest candidate that is lower than all that are settled, and was not dropped.
 
-        None if there is none, or no share of the work is left for it, but for the `last` time.
+        None if there is none, or no share of the work is left for it, which is larger for the `last` time.
         """
-        lowest = self._ahead
-        return lowest if lowest is not None and (last or self._spare[lowest]) else None
+        T, lowest = self.table, self._ahead
+        left = last and T["following"].sum() <= _LAST_VALLEYS * T["work"].sum()
+        return lowest if lowest is not None and (left or self._spare[lowest]) else None
 
     @property
     def unchecked(self) -> int | None:
@@ -289,7 +292,7 @@ class PortfolioState:
     @property
     def unfinished(self) -> bool:
         """Whether anything that looks better than every solution waits to be confirmed or followed."""
-        return self.unconfirmed(last=True) is not None or self.valley(last=True) is not None
+        return self.unconfirmed(last=True) is not None or self._ahead is not None
 
     @cached_property
     def _spare(self) -> Mask:

@@ -168,8 +168,9 @@ class _PortfolioSearch:
             reason = self._done()
             self._closing = bool(reason) and self.state.unfinished
             if self._closing:
-                self._planned.clear()
-                self.tasks.clear()
+                if self.state.unconfirmed(last=True) is not None or self.state.valley(last=True) is not None:
+                    self._planned.clear()
+                    self.tasks.clear()
             elif reason and self.options.doubt and self.state.best < self._doubted:
                 self._doubting = True
                 self._planned.clear()  # what is left of the round is not needed
