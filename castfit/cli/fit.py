@@ -22,7 +22,7 @@ from castfit.cli.command import (
     literal,
     write_results,
 )  # fmt: skip
-from castfit.cli.method import add_parts, add_settings, make_solver, make_transcription, solver_name
+from castfit.cli.method import SETTINGS, add_parts, add_settings, make_solver, make_transcription, solver_name
 from castfit.cli.source import Source, load
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ class FitCall:
     def of(cls, arguments: argparse.Namespace) -> FitCall:
         """Read what the user gave; the rest is as the kind of problem has it."""
         source = load(arguments.name, arguments.option)
+        given = ("transcription", "solver", *SETTINGS, "start")
+        said = [name for name in given if getattr(arguments, name, None) is not None]
         if source.problem.posed.model.noises:
-            given = ("transcription", "solver", "intervals", "elements", "degree")
-            said = [f"--{name}" for name in given if getattr(arguments, name, None) is not None]
             why = "means nothing for a model with noises, whose path is estimated by its likelihood; leave it out"
-            check("options", [f"{name} {why}" for name in said])
+            check("options", [f"--{name} {why}" for name in said if name != "start"])
+        if getattr(arguments, "guess", False):
+            check("options", [f"--{name} says how to fit, and --guess not to; leave one of them out" for name in said])
         kind = arguments.transcription or source.transcription
         transcription = make_transcription(source, kind, vars(arguments))
         noisy = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at

@@ -14,7 +14,7 @@ from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS
 if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
 
-_SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
+SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matching")  # of transcriptions
 _CHOICES = {
     "states": (
         ("data", "smoothed", "simulation"),
@@ -58,8 +58,8 @@ def add_settings(parser: Any) -> None:
 
 def make_transcription(source: Source, kind: str, given: Mapping[str, Any]) -> Transcription:
     """Make a transcription from what the user gave, what the library recommends, and defaults, in this order."""
-    chosen = {name: given[name] for name in _SETTINGS if given.get(name) is not None}
-    accepted = [name for name in _SETTINGS if name in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
+    chosen = {name: given[name] for name in SETTINGS if given.get(name) is not None}
+    accepted = [name for name in SETTINGS if name in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
     takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
     check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
     return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **chosen})

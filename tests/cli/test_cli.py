@@ -407,6 +407,18 @@ def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
     assert "'<1'" in capsys.readouterr().err
 
 
+def test_what_says_nothing_of_a_path_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noisy.py").write_text(
+        "import castfit as cf\nx, w = cf.symbols('x w')\nmodel = cf.Model({x: -x + w}, noises=[w], initial={x: 1.0})\n"
+        "problem = cf.Problem(model, cf.Experiment({'x': [0.4, 0.1]}, [1, 2], sigma=0.1))\n"
+    )
+    assert cli.main(["fit", "noisy.py", "--states", "data", "--matching", "scalar"]) == 2
+    said = capsys.readouterr().err
+    assert "--states means nothing for a model with noises" in said
+    assert "--matching means nothing" in said
+
+
 def test_bench_lists_its_tables(capsys):
     assert cli.main(["bench", "--list"]) == 0
     shown = capsys.readouterr().out

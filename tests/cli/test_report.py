@@ -55,4 +55,9 @@ def test_a_page_to_play_with_is_written_after_a_fit_or_from_the_guess(tmp_path, 
     assert '"estimate":{' in (tmp_path / "decay-model.html").read_text(encoding="utf-8")
     assert main(["explore", "decay.py", "--guess", "--out", "guess.html"]) == 0
     assert '"estimate":null' in (tmp_path / "guess.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["explore", "decay.py", "--guess", "--solver", "ipopt", "--start", "random"]) == 2
+    said = capsys.readouterr().err
+    assert "--solver says how to fit, and --guess not to" in said
+    assert "--start says" in said
     assert main(["explore", "decay.py", "--out", "guess.pdf"]) == 2
