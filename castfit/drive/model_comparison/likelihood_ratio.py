@@ -31,6 +31,7 @@ from castfit._support.reprs import brief
 from castfit._support.status import check
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
+from castfit.result.covariance import WRITTEN_OUT
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
 from castfit.transcribe.single_shooting import SingleShooting
@@ -240,11 +241,10 @@ def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]
 
     By the larger fit's information; as of independent ones where that is not known.  Of many by draws.
     """
-    information: Any = larger.information
     b, side = min(len(at_bound), d), np.array(list(at_bound.values()), dtype=float)
-    covariance: Any = np.eye(b)
+    covariance, information = np.eye(b), larger.information
     of = [larger.names.index(n) for n in at_bound]
-    if isinstance(information, np.ndarray) and information.size and b == len(of) > 1:
+    if b == len(of) > 1 and information.size and len(larger.names) <= WRITTEN_OUT:
         size = np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
         found = np.linalg.pinv(information / np.outer(size, size), hermitian=True)[np.ix_(of, of)]
         if np.linalg.eigvalsh(found)[0] > _SINGULAR * np.trace(found):
