@@ -319,6 +319,12 @@ def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
     return found
 
 
+def too_late(event: Happening, end: float) -> bool:
+    """Whether an event happens at known times only, and after the last measurement."""
+    happens = occurrences([event], end)
+    return all(isinstance(o.time, float) and o.when is None and o.time > end for o in happens)
+
+
 def _doses(doses: Doses, end: float) -> list[Occurrence]:
     first, times = doses.times[0], list(doses.times)
     if doses.every is not None:

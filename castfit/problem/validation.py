@@ -22,6 +22,7 @@ from castfit.experiment.events import (
     input_jumps,
     occurrences,
     symbols_of,
+    too_late,
 )
 from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
 from castfit.experiment.inputs import Input
@@ -434,7 +435,7 @@ def _event_mistakes(said: Statement, experiment: Experiment, parameters: Sequenc
         early = [t for t in times if t < start]
         if early:
             mistakes.append(f"{what} happens at t = {early[0]:g}, before the start {start:g}; events come after it")
-        elif times and len(times) == len(happens) and min(times) > end:
+        elif too_late(event, end):
             mistakes.append(
                 f"{what} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
             )

@@ -56,7 +56,9 @@ def _proposal(result: Result, problem: Problem) -> Design:
 
     first = problem.experiments[0]
     times = np.linspace(first.start, first.end, _TIMES + 1)[1:]
-    return design(result, Candidate(times, same=True, name=f"more of {first.name}"), budget=_VALUES)
+    whole = {memory.output for memory in problem.own_model.memories}  # of which single values are no offer
+    outputs = [n for n in first.measured if n not in whole] or None
+    return design(result, Candidate(times, outputs, same=True, name=f"more of {first.name}"), budget=_VALUES)
 
 
 def _panels(found: Design) -> list[SketchPanel]:

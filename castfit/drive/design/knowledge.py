@@ -31,6 +31,7 @@ from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.robust import HeavyTailed
 from castfit.drive.design.candidate import Candidate, with_fields
 from castfit.drive.design.choices import with_numbers
+from castfit.experiment.events import too_late
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.experiment.measurements import Relative
 from castfit.integrate import IntegratorOptions
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.densities.noise.density import Noise
     from castfit.drive.design.interior_point import Offers
+    from castfit.experiment.events import Happening
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import Posed
     from castfit.problem.observables import ObservedOutput
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 WEAK = 1e-10  # the information that stands for nothing known
 UNKNOWN = 1e4  # relative standard deviation from which a quantity counts as unknown
+_CORRELATED = "errors of measurement depend on each other, which a design does not know; leave that away"
 _TOLERANCE = 1e-8  # of the integration, so that directions without information have none
 
 
@@ -276,6 +279,12 @@ class Knowledge:
         """Return the experiment of candidate k as it was said."""
         return next(e for e in self.extended.experiments if e.name == self.labels[k])
 
+    def events(self, k: int) -> tuple[Happening, ...]:
+        """Return what happens in the experiment of candidate k, as it was said."""
+        candidate, every = self.candidates[k], {e.name: e for e in self.problem.experiments}
+        base = every[candidate.experiment or next(iter(every))]
+        return base.events if candidate.events is None else candidate.events
+
     def blocks(self, values: PredictedValues, together: str) -> Array:
         """Return rows (N, k, n_u) of what is bought at once, from those of values (n, q, 2, n_u)."""
         n, q, _, n_u = values.rows.shape
@@ -429,11 +438,16 @@ def extended_by(
     mistakes: list[str],
     where: str,
     chosen: Mapping[str, Array] | None = None,
+    *,
+    subjects: bool = False,
 ) -> tuple[list[Candidate], Problem]:
-    """Return the candidates, with their outputs, and the problem with an experiment for each; raise the mistakes."""
+    """Return the candidates, with their outputs, and the problem with an experiment for each; raise the mistakes.
+
+    subjects : whether what is bought are subjects, each measured at all times unless `per_subject` says how often
+    """
     experiments = {e.name: e for e in problem.experiments}
     if problem.posed.correlations:
-        mistakes.append("errors of measurement depend on each other, which a design does not know; leave that away")
+        mistakes.append(_CORRELATED)
     labels: list[str] = []
     new: list[Experiment] = []
     whole: list[Candidate] = []
@@ -461,6 +475,11 @@ def extended_by(
             begins = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
             mistakes.append(f"{label}: {begins}; begin later")
             continue
+        depends = [m.output for m in problem.own_model.memories if m.output in candidate.outputs]
+        parts = candidate.per_subject is not None if subjects else candidate.together != "experiment"
+        if depends and parts and not candidate.fixed:
+            remedy = "leave per_subject out" if subjects else "give together='experiment'"
+            mistakes.append(f"{label}: what a value of '{depends[0]}' tells depends on those measured before; {remedy}")
         if chosen:
             candidate = with_numbers(candidate, chosen, base.start)
         labels.append(label)
@@ -490,6 +509,8 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
         other = "give a Result, a Problem, a sample or a bootstrap"
         check(where, [f"the first argument is {text(given)}; {other}", *mistakes])
     assert isinstance(result, Result)
+    if result.problem is not None and result.problem.posed.correlations:
+        check(where, [_CORRELATED, *mistakes])
     if not isinstance(result.problem, Problem):
         remedy = "use result.with_problem(problem) first" if result.problem is None else "fit the Problem itself"
         check(where, [f"the result does not know its Problem; {remedy}", *mistakes])
@@ -554,7 +575,7 @@ def _imagined(
     except InputError as error:
         mistakes += [f"{label}: {said}" for said in error.problems]
         return []
-    return [imagined]
+    return [imagined.with_changes(events=tuple(e for e in imagined.events if not too_late(e, imagined.end)))]
 
 
 def _also_of(parameter: Parameter, like: Mapping[str, str]) -> Parameter:

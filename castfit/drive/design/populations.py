@@ -286,7 +286,7 @@ def population_knowledge(
         )
         if wrong
     ]  # fmt: skip
-    whole, extended = extended_by(problem, candidates, mistakes, "design")
+    whole, extended = extended_by(problem, candidates, mistakes, "design", subjects=True)
     old, new = [e.name for e in problem.experiments], [e.name for e in extended.experiments]
     bases = [*old, *(c.experiment or old[0] for c in whole)]
     covariates = {n: _known_of(spec, n, old, new, bases, mistakes) for n in spec.covariates}

@@ -21,6 +21,7 @@ from castfit.drive.design.criteria import standard_deviations
 from castfit.drive.design.knowledge import UNKNOWN, Knowledge, PredictedValues
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS
 from castfit.drive.uncertainty.inputs import seed_from
+from castfit.experiment.events import too_late
 from castfit.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -195,9 +196,11 @@ class Design:
             if imagined.sigma is not None and output in imagined.sigma:
                 sigma[output] = s / self.known.factor(self.known.observed(k, output))
         noise = {o: n for o, n in imagined.noise.items() if o in data}
+        end = max(float(times[-1]) for times, _ in data.values())
+        events = [e for e in self.known.events(k) if not too_late(e, end)]
         return Experiment(
             data, sigma=sigma or None, noise=noise or None, initial=imagined.initial, parameters=imagined.parameters,
-            inputs=imagined.inputs, events=imagined.events, start=imagined.start, name=imagined.name,
+            inputs=imagined.inputs, events=events, start=imagined.start, name=imagined.name,
         )  # fmt: skip
 
     @property
@@ -406,7 +409,8 @@ def _joined(experiment: Experiment, more: Sequence[Experiment]) -> Experiment:
                     :, None
                 ]
     noise = {**experiment.noise, **{n: m for e in more for n, m in e.noise.items() if n not in experiment.data}}
-    return experiment.with_changes(data=data, sigma=sigma or None, noise=noise)
+    events = max((experiment, *more), key=lambda e: e.end).events  # the others end before some of them
+    return experiment.with_changes(data=data, sigma=sigma or None, noise=noise, events=events)
 
 
 def _percent(share: float) -> str:

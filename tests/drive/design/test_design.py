@@ -55,6 +55,45 @@ def test_more_of_the_same_experiment_joins_it():
     assert experiment.data["b"][0].size == 7
 
 
+def chain(output: str, sigma: float) -> cf.Result:
+    """Fit a model whose outputs depend on earlier measurements, and in which something happens at t = 5."""
+    x, y, k, d = cf.symbols("x y k d")
+    outputs = {"made": cf.per_interval(d * y), "mean": cf.interval_mean(y), "fold": cf.relative_to_first(y)}
+    model = cf.Model({x: -k * x, y: k * x - d * y}, parameters=[k, d], outputs=outputs, initial={x: 5, y: 0})
+    times, noise = [1.0, 2, 4, 7], sigma * np.array([0, 0.9, -0.7, 0.4])
+    begun = {"x": np.ones(4), output: np.ones(4)}
+    experiment = cf.Experiment(begun, times, sigma={"x": 0.1, output: sigma}, events=[cf.Event(5, {y: 0.3 * y})])
+    guesses = {"k": cf.Parameter(0.5, scale="log"), "d": cf.Parameter(0.2, scale="log")}
+    problem = cf.Problem(model, experiment, parameters=guesses)
+    seen = cf.simulate(problem, times=times)["experiment 1"]
+    data = {"x": seen["x"] + 0.1 * noise / sigma, output: seen[output] + noise}
+    return cf.fit(problem.replace(experiments=[experiment.with_values(data)]))
+
+
+@pytest.mark.parametrize("output", ["made", "mean", "fold"])
+def test_what_depends_on_earlier_measurements_is_offered_as_a_whole(output):
+    """Values by themselves were promised as if all the others of the grid were measured, too."""
+    result = chain(output, 0.05)
+    with pytest.raises(cf.InputError, match=f"what a value of '{output}' tells depends on those measured before; give"):
+        cf.design(result, cf.Candidate([1, 3, 6], [output]), budget=2)
+    design = cf.design(result, cf.Candidate([1, 3, 6], [output], together="experiment"), budget=2)
+    again = cf.fit(design.problem, start=result)
+    for name, error in again.standard_errors.items():
+        assert design.after[name] * result.values[name] == pytest.approx(error, rel=1e-5)
+
+
+@pytest.mark.parametrize("times", [[1, 3, 6], [1, 3]], ids=["bought", "offered"])
+def test_what_happens_after_the_last_value_is_left_out(times):
+    """As a problem must: no data can show it."""
+    result = chain("made", 0.05)
+    design = cf.design(result, cf.Candidate(times, ["x"]), budget=2)
+    last = max(design.table["time"])
+    assert last < 5.0
+    assert not design.experiments[0].events
+    again = cf.fit(design.problem, start=result)
+    assert design.after["k"] * result.values["k"] == pytest.approx(again.standard_errors["k"], rel=1e-5)
+
+
 def test_a_free_initial_state_is_estimated_anew_and_costs_information():
     a, k = cf.symbols("a k")
     model = cf.Model({a: -k * a}, parameters=[k], initial={})
@@ -380,6 +419,8 @@ def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
 def test_errors_that_depend_on_each_other_are_refused():
     with pytest.raises(cf.InputError, match="errors of measurement depend on each other"):
         cf.design(of_noise(lambda b: cf.correlated(0.03, time=1.0)), cf.Candidate(GRID), budget=3)
+    with pytest.raises(cf.InputError, match="errors of measurement depend on each other"):
+        cf.design(cf.fit(of_noise(lambda b: cf.correlated(0.03, time=1.0))), cf.Candidate(GRID), budget=3)
 
 
 def test_several_budgets_experiments_fixed_and_doses_together():
