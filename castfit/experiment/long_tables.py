@@ -183,4 +183,7 @@ def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict
         data[str(name)] = (ordered[columns["time"]], ordered[columns["value"]])
         if "sigma" in columns:
             deviations[str(name)] = cast("Any", np.asarray(ordered[columns["sigma"]]))
-    return Experiment(data, sigma=deviations if "sigma" in columns else sigma, **options)
+    twice = [n for n in ("data", "time", *(["sigma"] if "sigma" in columns else [])) if n in options]
+    check("experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in twice])
+    given: dict[str, Any] = {"sigma": deviations if "sigma" in columns else sigma, **options}
+    return Experiment(data, **given)

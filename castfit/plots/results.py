@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes
+from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes
 from castfit._support.renamed import renamed
-from castfit._support.status import check
+from castfit._support.status import check, told
 from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark, symbol
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, Pair, alike, panels
@@ -107,17 +107,15 @@ def fit(
     given: Any = result
     noisy = ["the result is that of a model with noises; use plots.paths(result)"]
     check("plots.fit", noisy if isinstance(given, PathResult) else [])
-    check(
-        "plots.fit",
-        option_mistakes(
-            ("log", log, is_one_of(log, "auto", True, False, "x", "y"), "choose 'auto', True, False, 'x' or 'y'"),
-            ("share", share, is_one_of(share, "auto", True, False), "choose 'auto', True or False"),
-        )
-        + flag_mistakes(nodes=nodes),
-    )
     band: dict[str, Any] = {"bands": bands, "noise": noise, "confidence_level": confidence_level, "rng": rng}
-    if bands is not None or noise is not False or confidence_level is not None:
-        result.predict({}, **band)  # says what is wrong
+    banded = bands is not None or noise is not False or confidence_level is not None
+    mistakes = option_mistakes(
+        ("log", log, is_one_of(log, "auto", True, False, "x", "y"), "choose 'auto', True, False, 'x' or 'y'"),
+        ("share", share, is_one_of(share, "auto", True, False), "choose 'auto', True or False"),
+    )
+    mistakes += flag_mistakes(nodes=nodes)
+    mistakes += told(lambda: result.predict({}, **band)) if banded else rng_mistakes(rng)
+    check("plots.fit", mistakes)
     grid = Grid.of(owner(result))
     height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)

@@ -106,6 +106,14 @@ def test_a_start_of_a_population_is_told_beside_other_mistakes() -> None:
         cf.mixed_effects(1, 2)
 
 
+def test_mistakes_in_pictures_are_told_at_once() -> None:
+    with pytest.raises(cf.InputError) as caught:
+        fitted().plot(log=3, bands="lines", nodes=2)
+    assert [p.split()[0] for p in caught.value.problems] == ["log", "nodes", "bands"]
+    with pytest.raises(cf.InputError, match="rng is 'x'"):
+        fitted().plot(rng="x")
+
+
 def test_names_of_arguments() -> None:
     said = {
         "profile_limits: .*confidence_level is 3; ": lambda: cf.profile_limits(fitted(), 3),

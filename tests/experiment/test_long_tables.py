@@ -43,6 +43,10 @@ def test_a_long_table_becomes_experiments():
 def test_without_a_column_of_experiments_there_is_one(tmp_path):
     LONG.to_csv(tmp_path / "long.csv", index=False)
     (one,) = cf.experiments_from(tmp_path / "long.csv", **COLUMNS, sigma=0.1)
+    with refused("B: sigma is what the table holds", "A: sigma is what the table holds"):
+        cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma="sd", each=lambda name: {"sigma": 0.3})
+    own = cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma=0.1, each=lambda name: {"sigma": 0.3})
+    assert own[0].sigma["x"].ravel().tolist() == [0.3] * 3
     numbered = LONG.assign(run=["01", "1", *["1.0"] * (len(LONG) - 2)])
     numbered.to_csv(tmp_path / "numbered.csv", index=False)
     made = cf.experiments_from(tmp_path / "numbered.csv", **COLUMNS, experiment="run")
