@@ -192,7 +192,7 @@ def _resets(model: Model, experiment: Experiment) -> Iterator[Event]:
             held, begun = memory.states
             yield Event(float(times[0]), {held: model.outputs[memory.value], begun: 1.0})
         else:
-            for t in times[:-1]:
+            for t in times:
                 yield Event(float(t), dict.fromkeys(memory.states, 0.0))
 
 

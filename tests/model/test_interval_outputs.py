@@ -106,6 +106,23 @@ def test_counts_per_interval_are_those_of_explicit_events() -> None:
     assert other.standard_errors == pytest.approx(one.standard_errors, rel=1e-4)
 
 
+def test_predictions_count_from_the_measurement_before_after_the_last_one_too() -> None:
+    """From a new time on it is the integral since the last measured one, at which counting began anew."""
+    result = cf.fit(problem())
+    times = np.array([0.7, 1.8, 6.5, 8.0, 11.0])
+    found = result.predict(times)["experiment 1"]
+
+    def rates(_: float, y: np.ndarray) -> list[float]:
+        new = result.values["b"] * y[0] * y[1]
+        return [-new, new - result.values["g"] * y[1], 1e3 * new, y[1]]
+
+    y = solve_ivp(rates, (0, 11), [0.95, 0.05, 0, 0], rtol=1e-11, atol=1e-13, dense_output=True).sol
+    before = np.array([TIMES[t > TIMES][-1] for t in times])
+    _, _, cases, integral = y(times) - y(before)
+    np.testing.assert_allclose(found["cases"], cases, rtol=1e-5)
+    np.testing.assert_allclose(found["mean"], integral / (times - before), rtol=1e-5)
+
+
 def test_an_interval_without_length_is_refused() -> None:
     with pytest.raises(cf.InputError, match="first interval has no length"):
         problem(cases=(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
