@@ -118,6 +118,22 @@ def test_a_parameter_at_its_bound_counts_half() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.1, None])
+def test_an_equation_between_quantities_takes_one_away(sigma: Any) -> None:
+    """As the same model with one quantity in the place of two, of which the one is three times the other."""
+    x, t, a, b, c = cf.symbols("x t a b c")
+    model = cf.Model({x: b + 2 * c * t}, parameters=[a, b, c], time=t, initial={x: a})
+    guesses = {"a": 1.0, "b": 0.3, "c": 0.1}
+    experiment = cf.Experiment({"x": 1 + 0.5 * T + 0.1 * NOISE}, time=T, sigma=sigma)
+    whole = cf.fit(cf.Problem(model, experiment, parameters=guesses))
+    held = cf.fit(cf.Problem(model, experiment, parameters=guesses, constraints=[b == 3 * c]))
+    fewer = cf.Model({x: 3 * c + 2 * c * t}, parameters=[a, c], time=t, initial={x: a})
+    same = cf.fit(cf.Problem(fewer, experiment, parameters={"a": 1.0, "c": 0.1}))
+    found, expected = cf.likelihood_ratio(held, whole), cf.likelihood_ratio(same, whole)
+    assert (found.dof, found.distribution) == (1, expected.distribution)
+    assert found.p_value == pytest.approx(expected.p_value, rel=1e-3)
+
+
+@pytest.mark.parametrize("sigma", [0.1, None])
 @pytest.mark.parametrize("powers", [(1, 2), (1, 2, 3), (1, 2, 3, 4)])
 def test_parameters_at_their_bounds_are_not_independent(powers: tuple[int, ...], sigma: float | None) -> None:
     """Whether a line of noise needs b t + c t^2 + ... with b, c, ... above 0: the chance of more, in 4,000 lines."""

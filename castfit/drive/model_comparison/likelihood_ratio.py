@@ -164,8 +164,13 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
 
 
 def _dimension(result: Result) -> int:
-    """Count the directions of theta that the data determine, bounds left aside, and eliminated deviations."""
-    return len(result.names) - result.undetermined.shape[0] + len(result.sigmas)
+    """Count the directions of theta that the data determine, bounds left aside, and eliminated deviations.
+
+    Every equation takes one away, along a path as many as the rank tells.
+    """
+    equations = sum(max(len(row.times), 1) for row in result.constraints if row.active == "equal")
+    directions = len(result.names) - result.undetermined.shape[0]
+    return (max(directions - equations, result.rank) if equations else directions) + len(result.sigmas)
 
 
 def contained_at(smaller: Result, larger: Result) -> dict[str, float] | None:
