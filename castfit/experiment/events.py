@@ -262,6 +262,8 @@ class Doses(Picklable):
         if isinstance(late, float) and late < 0:
             mistakes.append(f"lag is {late:g}; it must not be negative")
         mistakes += _side_mistakes(measured)
+        if long is not None and is_one_of(measured, "after"):
+            mistakes.append("measured is for doses at once, and an infusion changes nothing at once; leave it out")
         check("Doses", mistakes)
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
         vars(self).update(count=count, duration=long, lag=late, bioavailability=part, measured=measured)

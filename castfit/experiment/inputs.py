@@ -125,6 +125,8 @@ class Input:
             mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
         if not is_one_of(self.measured, "before", "after"):
             mistakes.append(f"measured is {text(self.measured)}; choose 'before' or 'after'")
+        elif self.measured == "after" and self.kind != "piecewise_constant":
+            mistakes.append("measured is for jumps, which only piecewise constant inputs have; leave it out")
         check("Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes)
         assert t is not None
         assert y is not None

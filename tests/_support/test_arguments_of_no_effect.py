@@ -51,6 +51,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: cf.Input.estimated([0, 1], guess=0, smoothness=None, order=1), "order is that of smoothness"),
     (lambda: cf.incremental(decay(), break_fraction=0.3), "break_fraction is for horizons='break time'"),
     (lambda: cf.select(decay(), choices={"k": [0.5, cf.estimated]}).evidence(draws=500), "draws= is for sampling=True"),
+    (lambda: cf.Doses(x, 1, duration=2, measured="after"), "an infusion changes nothing at once"),
+    (lambda: cf.Input("linear", [0, 1], [1, 2], measured="after"), "measured is for jumps"),
     (lambda: planned(rng=3), "rng is for several starts"),
     (
         lambda: cf.Candidate([1, 2], fixed=True, between=True),
