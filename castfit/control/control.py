@@ -161,6 +161,9 @@ def _read_method(
     method, elements, tolerance = StageMethod(), FIRST_ELEMENTS, 1e-7
     if isinstance(transcription, Collocation):
         method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
+        usual = is_one_of(transcription.states, "data"), transcription.integrator == Collocation().integrator
+        mistakes += [f"Collocation({name}=...) is for fits; leave it out"
+                     for name, so in zip(("states", "integrator"), usual, strict=True) if not so]  # fmt: skip
         given = cast("Mapping[Any, Any]", inputs).values() if isinstance(inputs, Mapping) else ()
         pieces = max((u.pieces for u in given if isinstance(u, FreeInput)), default=1)
         if is_count(transcription.elements, 1):

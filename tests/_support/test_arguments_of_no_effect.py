@@ -53,6 +53,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: cf.select(decay(), choices={"k": [0.5, cf.estimated]}).evidence(draws=500), "draws= is for sampling=True"),
     (lambda: cf.Doses(x, 1, duration=2, measured="after"), "an infusion changes nothing at once"),
     (lambda: cf.Input("linear", [0, 1], [1, 2], measured="after"), "measured is for jumps"),
+    (lambda: planned(transcription=cf.Collocation(states="smoothed")), r"Collocation\(states=...\) is for fits"),
     (lambda: planned(rng=3), "rng is for several starts"),
     (
         lambda: cf.Candidate([1, 2], fixed=True, between=True),
