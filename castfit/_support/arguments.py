@@ -5,9 +5,12 @@ NumPy would turn the text "1.5" into a number, True into 1, and a date into nano
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 from contextlib import ContextDecorator
 from dataclasses import fields
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import casadi as ca
@@ -130,7 +133,8 @@ def flag_mistakes(**flags: Any) -> list[str]:
 class Door(ContextDecorator):
     """Decorates a function that users call: a call that is not possible ends in a sentence that says what was meant.
 
-    What it does stands in the way of no call: it looks only where Python has raised a TypeError.
+    What it does stands in the way of no call: it looks only where Python has raised a TypeError or an
+    AttributeError.
     """
 
     every: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -143,13 +147,30 @@ class Door(ContextDecorator):
         """Let the call happen."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is TypeError and trace is not None:
-            views().names  # so that every public function has a door  # noqa: B018
+        if kind in (TypeError, AttributeError) and trace is not None:
             called = trace.tb_frame.f_locals  # of contextlib's wrapper, which has the arguments
             given = called.get("args", ()), called.get("kwds", {})
-            mistakes = call_mistakes(self.function, self.name, *given, tuple(self.every.items()), error)
+            mistakes: list[str] = []
+            if kind is TypeError:
+                views().names  # so that every public function has a door  # noqa: B018
+                mistakes = call_mistakes(self.function, self.name, *given, tuple(self.every.items()), error)
+            mistakes = mistakes or _kind_mistakes(self.function, *given)
             if mistakes:
                 raise InputError(self.name, mistakes) from None
+
+
+_KINDS = r"^ *{} : ((mapping|[A-Z]\w+(?:(?:, | or )[A-Z]\w+)*)(?: from .*)?)$"  # documented as nothing but these
+
+
+def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
+    """Say which arguments are none of the classes, or not the mapping, that their documentation asks for."""
+    mistakes: list[str] = []
+    for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
+        asked = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
+        found = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
+        if asked and not set(re.split(", | or ", asked[2])) & set(found):
+            mistakes.append(f"{name} is {text(value)}; give {asked[1]}")
+    return mistakes
 
 
 def items(value: Any) -> list[Any] | None:
@@ -160,6 +181,11 @@ def items(value: Any) -> list[Any] | None:
         return list(value)
     except TypeError:
         return None
+
+
+def kept(value: Any) -> Any:
+    """Return what may be read again and again: a list of what an iterator gives once, anything else as it is."""
+    return list(cast("Iterator[Any]", value)) if isinstance(value, Iterator) else value
 
 
 def is_one_of(value: Any, *choices: Any) -> bool:
@@ -206,6 +232,16 @@ def reads_as_number(entry: Any) -> bool:
 def refused(value: Any, remedy: str) -> str:
     """Show what is no result that a tool can use, and what to give; some results know better what to use instead."""
     return f"{text(value)}; {getattr(value, 'instead', remedy)}"
+
+
+def number_remedy(value: Any, usual: str) -> str:
+    """Say what to give instead of what is no number: how dates, and lengths of time, are counted."""
+    first = (items(value) or [value])[0]
+    if isinstance(first, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
+        return "count dates from the start of the experiment, such as (dates - start) / pandas.Timedelta('1h')"
+    if isinstance(first, (timedelta, np.timedelta64)):
+        return "divide by the model's unit of time, such as pandas.Timedelta('1h')"
+    return usual
 
 
 def named(what: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import casadi as ca
 
 from castfit._support.records import dataclass
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,19 @@ class Picklable:
     def __reduce__(self) -> Any:
         state: dict[str, Any] = {f.name: _packed(getattr(self, f.name)) for f in fields(cast("Any", self))}
         return _restored, (type(self), state)
+
+
+class Stays:
+    """What stays in its process: copies share it, and pickles have None in its place."""
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
 
 def _restored(cls: Any, state: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from castfit._support.arguments import text
-from castfit._support.status import InputError
+from castfit._support.status import InputError, check
 
 
 def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
@@ -23,6 +23,7 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
     target = Path(path)
     if target.exists() and not target.is_file():
         return _write_to_device(target, parts)
+    check("save", folder_mistakes(target))
     target = target.resolve()
     content = b"".join(parts)  # whatever goes wrong with it does so before anything is touched
     try:
@@ -38,6 +39,12 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
             os.fsync(file.fileno())
         new.replace(target)
     return None
+
+
+def folder_mistakes(path: str | os.PathLike[str]) -> list[str]:
+    """Say that a file cannot be written where there is no folder."""
+    folder = Path(path).parent
+    return [] if folder.absolute().is_dir() else [f"there is no folder '{folder}'; make it first"]
 
 
 def _write_to_device(target: Path, parts: Iterable[bytes]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import castfit
 from castfit._support.status import Status, check
+from castfit._support.whole_files import folder_mistakes
 from castfit.cli.command import Command, say
 from castfit.cli.fit import FitCall, add_fit, exit_status
 
@@ -30,8 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
     stem = asked.source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     target = Path(arguments.out or f"{stem}.html")
     wrong = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
-    wrong += [] if target.absolute().parent.is_dir() else [f"there is no folder '{target.parent}'; make it first"]
-    check("--out", wrong)
+    check("--out", wrong + folder_mistakes(target))
     result: Any = asked.run(max_time=arguments.max_time)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt

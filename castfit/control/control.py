@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._support.arguments import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
+from castfit._support.pickling import Stays
 from castfit._support.status import Status, check, suggest
 from castfit._support.time_limit import watched
 from castfit.control.grid import StageGrid
@@ -195,7 +196,7 @@ def _read_method(
 
 
 @dataclass(frozen=True, eq=False)
-class Planner:
+class Planner(Stays):
     """How a question is answered: `plan` does it, `again` does it for other initial states."""
 
     question: ControlQuestion

@@ -20,8 +20,7 @@ from castfit.model.expressions import exchanged
 from castfit.model.model import Model, by_name
 from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
 from castfit.problem.parameters import Parameter
-from castfit.result.path_result import PathResult
-from castfit.result.result import Result
+from castfit.simulate.simulate import Estimates, parameter_values
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
 
 HORIZON = "horizon"
-_RESULTS = (Result, PathResult)
 _SPAN = 1e-9  # of the horizon: times this close to its ends are at them
 
 
@@ -239,9 +237,9 @@ def _read_inputs(
 
 def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> list[Array]:
     """Return the parameters of each scenario; add those that are free to the quantities."""
-    listed = None if given is None or isinstance(given, (Mapping, *_RESULTS)) else items(given)
+    listed = None if given is None or isinstance(given, (Mapping, Estimates)) else items(given)
     one: list[Any] = [given]
-    every = [_values(model, of, mistakes) for of in (one if listed is None else listed)]
+    every = [parameter_values(model, of, mistakes) for of in (one if listed is None else listed)]
     if not every:
         mistakes.append("parameters is an empty list; give one mapping for each scenario")
     freed: dict[str, Parameter] = {}
@@ -267,19 +265,6 @@ def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity]
                 p[j] = number
         out.append(p)
     return out
-
-
-def _values(model: Model, given: Any, mistakes: list[str]) -> dict[str, Any]:
-    """Return what is said of parameters: by a mapping, or by a result, of which other quantities do not matter."""
-    if given is None:
-        return {}
-    if isinstance(given, _RESULTS):
-        stated: Mapping[str, Any] = {} if given.problem is None else given.problem.posed.parameters
-        known = {**{n: p.value for n, p in stated.items() if p.fixed}, **given.parameters}
-        return {n: known[n] for n in model.parameters if n in known}
-    values = named("parameters", given, mistakes)
-    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
-    return values
 
 
 def _read_initial(model: Model, given: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> dict[str, Any]:

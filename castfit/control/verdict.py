@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.pickling import Stays
 from castfit._support.status import Status
 from castfit.control.determinacy import LITTLE, freedom
 from castfit.control.plan import Plan, PlanConstraint, PlanPurpose
@@ -41,7 +42,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, eq=False)
-class FoundPlan:
+class FoundPlan(Stays):
     """A solution with numbers P (scenarios, n_P), what was decided, and how the integrated model does under it.
 
     p : parameters of the scenarios (scenarios, n_p)

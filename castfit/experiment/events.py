@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, items, name_of, named, real, reals, text
+from castfit._support.arguments import is_count, is_one_of, items, name_of, named, number_remedy, real, reals, text
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
@@ -256,7 +256,7 @@ class Doses(Picklable):
         elif len(amounts) not in (1, len(when)):
             mistakes.append(f"{len(amounts)} amounts are given for {len(when)} times; give one, or one for each")
         long = None if duration is None else _value("duration", duration, mistakes)
-        if isinstance(long, float) and not long > 0:
+        if isinstance(long, float) and long <= 0:
             mistakes.append(f"duration is {long:g}; it must be positive; without duration= a dose is given at once")
         late, part = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
         if isinstance(late, float) and late < 0:
@@ -412,7 +412,8 @@ def _side_mistakes(measured: Any) -> list[str]:
 
 
 def _value(what: str, value: Any, mistakes: list[str]) -> Value:
-    return number_or_expression(what, value, "give a finite number or a scalar SX expression", mistakes)
+    remedy = number_remedy(value, "give a finite number or a scalar SX expression")
+    return number_or_expression(what, value, remedy, mistakes)
 
 
 def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
@@ -422,7 +423,9 @@ def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
         return tuple(_value(what, v, mistakes) for v in parts)
     array = reals(given)
     every: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else items(given)
-    if not every:
-        mistakes.append(f"{what} is {text(given)}; give a number, an expression, or a list of them")
-        return (np.nan,)
+    usual = "give a number, an expression, or a list of them"
+    remedy = number_remedy(given, usual)
+    if not every or remedy != usual:
+        mistakes.append(f"{what} is {text(given)}; {remedy}")
+        return (np.nan,) * len(every or [given])
     return tuple(_value(what, v, mistakes) for v in every)

@@ -440,7 +440,8 @@ class Experiment(Picklable):
     @property
     def before(self) -> Experiment:
         """What holds before an experiment that begins at a steady state, as if it were the experiment."""
-        assert self.steady is not None
+        if self.steady is None:
+            raise AttributeError("nothing is said of what holds before an experiment that does not begin at rest")
         held = {
             n: u if isinstance(u, EstimatedInput) else Input.constant(float(u(self.start)))
             for n, u in self.inputs.items()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, real, reals, text
+from castfit._support.arguments import is_one_of, number_remedy, real, reals, text
 from castfit._support.arrays import Array
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
@@ -120,7 +120,7 @@ class Input:
             mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), _AT_LEAST)}")
         t, y = reals(self.times), reals(self.values)
         if t is None or not (np.isfinite(t).all() or is_one_of(self.kind, "constant")):
-            mistakes.append(f"times is {text(self.times)}; give finite numbers")
+            mistakes.append(f"times is {text(self.times)}; {number_remedy(self.times, 'give finite numbers')}")
         if y is None or not np.isfinite(y).all():
             mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
         if not is_one_of(self.measured, "before", "after"):

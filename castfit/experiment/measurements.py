@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, name_of, named, real, reals, strange, text
+from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, strange, text
 from castfit._support.records import dataclass
 from castfit._support.reprs import brief
 from castfit._support.status import suggest, unknown_names
@@ -239,7 +239,8 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     zoned: set[bool] = set()
     times = _times(data, time)
     found = {key: stamps for key, value in times.items() if (stamps := _stamps(value, zoned)) is not None}
-    origin = None if start is None else _stamps(start, zoned)
+    origin = None if start is None or items(start) is not None else _stamps(start, zoned)
+    origin = None if origin is None else origin[()]  # a scalar, of an array without axes
     if not found and origin is not None:
         mistakes.append(f"start is {text(start)}, but the times are no dates; give a number, or dates as times, too")
         return data, time, None, None

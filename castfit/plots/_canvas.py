@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._support.arguments import text
-from castfit._support.status import InputError
+from castfit._support.status import InputError, check
+from castfit._support.whole_files import folder_mistakes
 from castfit.experiment.measurements import UNITS
 from castfit.plots._colours import FAINT, INK, SOFT
 
@@ -185,9 +186,11 @@ def finish(figure: Canvas, path: str | Path | None) -> Figure:
     """
     if path is not None:
         given = cast("Any", path)
-        if not isinstance(given, (str, PathLike)) and not hasattr(given, "write"):
+        named = isinstance(given, (str, PathLike))
+        if not named and not hasattr(given, "write"):
             said = f"path is {text(given)}; give the path of a file, such as 'fit.png', and all else by its name"
             raise InputError("plot", [said])
+        check("plot", folder_mistakes(path) if named else [])
         figure.savefig(path)
     elif not _unseen.get():
         figure.give_to_pyplot()

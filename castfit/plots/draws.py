@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from castfit._support.arguments import kept
 from castfit._support.status import InputError
 from castfit.plots._canvas import (
     Axes,
@@ -176,7 +177,7 @@ def _locator() -> Any:
 
 
 def _chosen(where: str, draws: DrawsResult, names: Sequence[str] | None) -> list[str]:
-    known = list(draws.values)
+    known, names = list(draws.values), kept(names)
     if not known or not draws.values[known[0]].size:
         raise InputError(f"plots.{where}", ["there are no draws to show; see what failed"])
     wrong = [n for n in names or () if n not in known]

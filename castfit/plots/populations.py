@@ -82,8 +82,7 @@ def individuals(
         heading(axes, plain(title), size=8, pad=3)
         if i % columns == 0:
             labels(axes, y=plain(posed.label(output)), size=8)
-        if i + columns >= len(wanted):
-            time_axis(axes, posed, [c], size=8)
+        time_axis(axes, posed, [c], shown=i + columns >= len(wanted) or c.origin is not None, size=8)
     for axes in grid.ravel():
         if not axes.has_data():
             axes.remove()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes
+from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes, text
 from castfit._support.renamed import renamed
 from castfit._support.status import check, told
 from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark, symbol
@@ -156,6 +156,10 @@ def comparison(results: Mapping[str, Result], path: str | Path | None = None) ->
     return gallery({"": results}, path)
 
 
+def _are_results(given: Any) -> bool:
+    return isinstance(given, Mapping) and bool(given) and all(hasattr(r, "problem") for r in given.values())
+
+
 def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None = None) -> Figure:
     """Plot comparisons of several problems side by side.
 
@@ -172,6 +176,8 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     >>> other = cf.fit(cf.problems.load("gasoil").problem)
     >>> figure = cf.plots.gallery({"bellman": {"default": result}, "gasoil": {"default": other}})
     """
+    remedy = "give a mapping from label to Result, which holds one at least"
+    check("plots", [f"results is {text(r)}; {remedy}" for r in groups.values() if not _are_results(r)])
     grids = [Grid.of(owner(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
     figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)

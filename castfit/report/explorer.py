@@ -17,7 +17,7 @@ from scipy.special import fdtri
 
 from castfit._support.arguments import refused, text
 from castfit._support.status import CastfitError, check
-from castfit._support.whole_files import write_whole
+from castfit._support.whole_files import folder_mistakes, write_whole
 from castfit.integrate import IntegratorOptions
 from castfit.problem.parameter_map import MappedExpressions
 from castfit.problem.problem import Problem
@@ -76,8 +76,8 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
     place: Any = path
     if not isinstance(place, (str, Path)) or Path(place).suffix.lower() not in (".html", ".htm"):
         mistakes.append(f"path is {text(place)}; give the name of a file that ends in .html")
-    elif not Path(place).absolute().parent.is_dir():
-        mistakes.append(f"there is no folder '{Path(place).parent}'; make it first")
+    else:
+        mistakes += folder_mistakes(place)
     if not isinstance(title, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         mistakes.append(f"title is {text(title)}; give text")
     known = found.problem if isinstance(found, Result) else found

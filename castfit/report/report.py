@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from castfit._support.arguments import named, option_mistakes, text
 from castfit._support.status import check
+from castfit._support.whole_files import folder_mistakes
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.incremental.result import IncrementalResult
@@ -81,8 +82,8 @@ def report(
         mistakes.append(f"path is {text(place)}; give the path of a file")
     elif Path(place).suffix.lower() not in (".html", ".htm"):
         mistakes.append(f"'{place}' is no name of a page; let it end in .html")
-    elif not Path(place).absolute().parent.is_dir():
-        mistakes.append(f"there is no folder '{Path(place).parent}'; make it first")
+    else:
+        mistakes += folder_mistakes(place)
     more = named("further", further, mistakes)
     mistakes += [
         f"'{name}' in further is {text(thing)}; give text, a figure, or something with a summary and a plot"

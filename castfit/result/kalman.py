@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from castfit.transcribe.path_likelihood import ChainLikelihood
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KalmanResult:
     """What filter and smoother find: means (N, n) and covariances (N, n, n) of the states at nodes `times` (N,).
 

@@ -37,7 +37,7 @@ _CHANGES = 12  # of what is held, in one step
 _ROOT = 1e-14  # least eigenvalue of a covariance, relative to the largest, that is not 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OnlineEstimate:
     """What is known of the states after a measurement.
 

@@ -51,7 +51,7 @@ _INSTEAD = {
 _TRUSTED, _DOUBTED = 0.5, 0.05  # effective shares of draws
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PathBand:
     """A state or output along the path: its most probable values, and where it lies with some probability.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Union, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast, overload, runtime_checkable
 
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import named, real, reals, text
+from castfit._support.arguments import kept, named, real, reals, text
 from castfit._support.arrays import Array
 from castfit._support.casadi_functions import Built
 from castfit._support.public_names import public
@@ -100,6 +100,21 @@ class EventLimitError(SimulationError):
     """More happened than may: a simulation of a loaded file goes on with larger limits."""
 
 
+@runtime_checkable
+class Estimates(Protocol):
+    """What a fit found, and the problem, which knows what was fixed."""
+
+    @property
+    def problem(self) -> Any:
+        """The problem, if it is known."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """All estimates by name."""
+        ...
+
+
 @brief
 @dataclass(frozen=True)
 class Nodes:
@@ -112,7 +127,7 @@ class Nodes:
 @overload
 def simulate(
     problem: Model | Loaded,
-    parameters: Mapping[str, float] | None = None,
+    parameters: Mapping[str, float] | Estimates | None = None,
     times: ArrayLike | None = None,
     *,
     initial: Mapping[str, Any] | None = None,
@@ -124,7 +139,7 @@ def simulate(
 @overload
 def simulate(
     problem: Posable,
-    parameters: Mapping[str, float] | ArrayLike | None = None,
+    parameters: Mapping[str, float] | ArrayLike | Estimates | None = None,
     times: Times = None,
     *,
     integrator: IntegratorOptions | None = None,
@@ -145,10 +160,11 @@ def simulate(
     Parameters
     ----------
     problem : Problem, Posed, Model, or what `castfit.sbml.load` returns
-    parameters : mapping from str to float, or (n_theta,) array, optional
+    parameters : mapping from str to float, Result, or (n_theta,) array, optional
         Of a problem: natural values of estimated quantities, or of parameters of the model (fixed ones too); what is
         left out keeps its guess.  An array is theta, in search scale.  Of a model: values of all its parameters.  Of
-        what was loaded: parameters and initial values that differ from the file's.
+        what was loaded: parameters and initial values that differ from the file's.  Of a result: its estimates and what
+        was fixed in its problem; what else it estimated, such as sigma, does not matter.
     times : (n,) array, or mapping from experiment to array
         Output times, increasing; of a problem by default the measured ones.
     initial : mapping from state to number or expression of the parameters
@@ -205,7 +221,7 @@ def simulate(
 def _simulated(
     problem: Any, parameters: Any, times: Any, *, initial: Any, inputs: Any, start: Any, events: Any, integrator: Any
 ) -> Any:
-    mistakes: list[str] = []
+    mistakes, times = list[str](), kept(times)
     given: Any = integrator
     if given is not None and not isinstance(given, IntegratorOptions):
         mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
@@ -418,8 +434,7 @@ def read_model(
 
     Raises InputError: listing these mistakes, after those that were found before.
     """
-    values = named("parameters", parameters, mistakes)
-    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    values = parameter_values(model, parameters, mistakes)
     values |= {n: values.get(n, 0.0) for n in model.noises}  # nothing disturbs what is simulated
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
     signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
@@ -441,6 +456,21 @@ def read_model(
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check(where, mistakes)
     return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
+
+
+def parameter_values(model: Model, given: Any, mistakes: list[str]) -> dict[str, Any]:
+    """Return what is said of parameters, by a mapping or by a fit's result, of which all else does not matter."""
+    if isinstance(given, Estimates):
+        return {n: v for n, v in estimated_or_fixed(given).items() if n in model.parameters}
+    values = named("parameters", given, mistakes)
+    mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
+    return values
+
+
+def estimated_or_fixed(found: Estimates) -> dict[str, Any]:
+    """Return what a fit estimated, and the parameters that were fixed."""
+    stated: Mapping[str, Any] = {} if found.problem is None else found.problem.posed.parameters
+    return {**{n: p.value for n, p in stated.items() if p.fixed}, **found.values}
 
 
 def _number(what: str, value: Any, mistakes: list[str]) -> float:
@@ -628,6 +658,9 @@ def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str
     """Return theta for the given values, the problem with fixed parameters changed where named, and all mistakes."""
     if parameters is None:
         return problem, problem.guess, []
+    if isinstance(parameters, Estimates):
+        known = {*problem.names, *problem.parameters}
+        parameters = {n: v for n, v in estimated_or_fixed(parameters).items() if n in known}
     if not isinstance(parameters, Mapping):
         theta = reals(parameters)
         if theta is None or theta.shape != problem.guess.shape or not np.isfinite(theta).all():
@@ -667,7 +700,7 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
         return {c.name: np.unique(c.points.times) for c in problem.conditions}, []
     mistakes: list[str] = []
     given: dict[str, Any] = (
-        named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, times)
+        named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, kept(times))
     )
     mistakes += [
         f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names

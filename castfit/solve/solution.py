@@ -41,7 +41,7 @@ _HUGE = 1e300  # of an infeasibility: 1e-6 goes into it more often than the larg
 
 @public("castfit")
 @brief
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Iteration:
     """What a callback sees.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -388,3 +391,14 @@ def test_constraints_hold_at_a_start_that_is_decided(transcription):
     )  # fmt: skip
     assert plan.success
     assert plan.parameters["top"] == pytest.approx(1.5, abs=1e-6)
+
+
+def test_a_pickled_plan_has_what_a_saved_one_has_and_a_copy_all():
+    x, u = cf.symbols("x u")
+    model = cf.Model({x: u - x}, inputs=[u], initial={x: 1})
+    free = {"u": cf.Input.free(pieces=4, bounds=(-1, 1))}
+    plan = cf.control(model, horizon=1, inputs=free, minimise=cf.integral(x**2 + u**2))
+    back = pickle.loads(pickle.dumps(plan))
+    assert (str(back), back.planner) == (str(plan), None)
+    for same in (copy.copy(plan), copy.deepcopy(plan)):
+        assert same.again({"x": 0.5}).objective == plan.again({"x": 0.5}).objective

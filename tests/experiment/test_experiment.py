@@ -381,3 +381,13 @@ def test_series_with_other_labels_are_refused():
     for sigma in (table["sd"].loc[ordered.index], {"x": ordered["sd"]}, ordered["sd"].to_numpy()):
         made = Experiment(ordered[["t", "x"]], time="t", sigma=sigma)
         np.testing.assert_array_equal(made.sigma["x"].ravel(), [0.2, 0.1, 0.3])
+
+
+def test_a_start_of_numpy_is_one_date():
+    dates = np.datetime64("2026-03-02T08") + np.array([1, 12, 30]).astype("m8[h]")
+    of = {"data": {"x": [3.0, 2.0, 1.0]}, "time": dates, "time_unit": "h"}
+    for start in (dates[0], np.array(dates[0]), pd.Timestamp(dates[0])):
+        assert hash(Experiment(**of, start=start).origin) == hash(Experiment(**of).origin)  # pictures ask for it
+    for several in (dates[:1], list(dates), pd.Series(dates)):
+        with pytest.raises(InputError, match="give a date"):
+            Experiment(**of, start=several)

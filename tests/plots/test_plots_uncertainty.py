@@ -235,3 +235,19 @@ def test_labels_below_profiles_have_room(low, high, log):
     shown = sorted((box.x0, box.x1) for box in shown if axes.bbox.x0 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1)
     assert len(shown) >= 2
     assert all(end + 3 < begin for (_, end), (begin, _) in pairwise(shown))
+
+
+def test_dates_stand_below_every_row_of_individuals():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
+    dates = np.datetime64("2026-03-02T08") + np.array([1, 12, 30]).astype("m8[h]")
+    animals = [
+        cf.Experiment({"x": values}, dates + np.timedelta64(i, "D"), sigma=0.2, time_unit="h", start=dates[0])
+        for i, values in enumerate([[7.2, 5.1, 2.4], [6.1, 3.6, 1.4], [8.0, 6.7, 4.3], [7.5, 5.4, 3.0], [7, 5, 3.1]])
+    ]
+    problem = cf.Problem(model, animals, parameters={"k": cf.Parameter(0.03, local=True)})
+    figure = plots.individuals(cf.mixed_effects(problem, cf.Population({"k": cf.Individual()}), max_iter=0))
+    figure.canvas.draw()
+    beside = [axes.xaxis.get_offset_text() for axes in figure.axes]
+    assert len(beside) == 5
+    assert all(text.get_visible() and "2026" in text.get_text() for text in beside)

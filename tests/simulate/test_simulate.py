@@ -9,6 +9,7 @@ import casadi as ca
 import numpy as np
 import pytest
 
+import castfit as cf
 from castfit._support.status import InputError
 from castfit.experiment.events import Doses
 from castfit.experiment.experiment import Experiment, free
@@ -279,3 +280,23 @@ def test_a_front_that_has_not_arrived_yet_is_no_obstacle(n: int) -> None:
     few = simulate(Model({x[i]: flows[x[i]] for i in range(2)}), times=times, initial={"x0": 1.0, "x1": 0.0})
     assert found["x1"] == pytest.approx(few["x1"], rel=1e-7, abs=1e-12)
     assert np.all(found[f"x{n - 1}"] >= -1e-12)
+
+
+def test_the_estimates_of_a_fit_are_parameters_of_its_model():
+    x, k, m = cf.symbols("x k m")
+    model = cf.Model({x: m - k * x}, parameters=[k, m], initial={x: 0.0})
+    data = cf.Experiment(
+        {"x": [0.9, 0.55, 0.3, 0.2]}, time=[1, 2, 3, 4], events=[cf.Doses(into=x, amount=2)],
+        noise=cf.Gaussian(below=0.25),  # so that sigma is among what is estimated
+    )  # fmt: skip
+    problem = cf.Problem(model, data, parameters={"k": 1.0, "m": cf.Parameter(0.03, fixed=True)})
+    result = cf.fit(problem)
+    assert set(result.values) == {"k", "sigma(x)"}
+    dose = [cf.Doses(into=x, amount=1, times=0, every=1, count=2)]
+    found = cf.simulate(model, result, [0.5, 1.5], events=dose)["x"]
+    k, m = result.values["k"], 0.03
+    first = m / k + (1 - m / k) * np.exp(-k)
+    assert found == pytest.approx([m / k + (1 - m / k) * np.exp(-k / 2), m / k + (first + 1 - m / k) * np.exp(-k / 2)])
+    assert cf.simulate(problem, result, [2.0])["x"] == pytest.approx(result.predict([2.0])["x"])
+    with pytest.raises(cf.InputError, match="parameters is a Problem; give a mapping"):
+        cf.simulate(model, problem, [1.0])

@@ -287,3 +287,56 @@ def test_mistakes_in_a_start_are_told_beside_others():
         cf.design(result, [cf.Candidate([1.0]), 5], budget=1)  # type: ignore[list-item]
     with refused("path is 5; give the path of a file"):
         result.save(5)  # type: ignore[arg-type]
+
+
+def test_what_is_read_more_than_once_may_be_an_iterator():
+    result = cf.fit(decay_problem())
+    assert cf.profile(result, iter(["k"])).limits() == cf.profile(result, ["k"]).limits()
+    x, k, m = cf.symbols("x k m")
+    model = cf.Model({x: -k * x + m}, parameters=[k, m], initial={x: 1.0})
+    two = cf.fit(cf.Problem(model, cf.Experiment(DATA, TIMES, sigma=0.1), parameters={"k": 0.3, "m": 0.01}))
+    candidate = cf.Candidate(TIMES[1:])
+    over_k, over_m = (cf.design(two, candidate, budget=3, over=[n]).summary() for n in "km")
+    assert cf.design(two, candidate, budget=3, over=iter(["k"])).summary() == over_k != over_m
+    assert len(cf.plots.pairs(cf.bootstrap(two, samples=5, rng=0), names=iter(["k", "m"])).axes) == 4
+    experiments = [cf.Experiment(DATA, TIMES, name=n) for n in "ab"]
+    several = cf.Problem(model, experiments, parameters={"k": 0.3, "m": 0.01})
+    found = cf.simulate(several, times=iter(TIMES))
+    assert found["a"]["x"].size == found["b"]["x"].size == len(TIMES)
+
+
+@pytest.mark.parametrize("name", cf.plots.__all__)
+@pytest.mark.parametrize(
+    "given", [None, [1.0], {"a": 1.0}, "x", decay_problem()], ids=lambda value: type(value).__name__
+)
+def test_pictures_of_something_else_are_refused_by_name(name, given):
+    with pytest.raises(cf.InputError, match=r"(is .*; give .*[A-Z]|missing a required argument)"):
+        getattr(cf.plots, name)(given)
+
+
+def test_an_error_of_a_users_function_stays_what_it_is():
+    def callback(_):
+        raise AttributeError("mine")
+
+    with pytest.raises(AttributeError, match="mine"):
+        cf.fit(decay_problem(), callback=callback)
+
+
+def test_folders_that_are_not_there_are_told(tmp_path):
+    result, place = cf.fit(decay_problem()), tmp_path / "none"
+    for put, end in ((result.save, "json"), (result.plot, "png"), (result.report, "html")):
+        with refused(f"there is no folder '{place}'; make it first"):
+            put(place / f"fit.{end}")
+
+
+def test_dates_of_what_happens_are_to_be_counted_from_the_start():
+    dates = pd.to_datetime(["2026-01-01 08:00", "2026-01-01 20:00"])
+    for given in (dates, list(dates), pd.Series(dates), dates.to_numpy()):
+        with refused("count dates from the start of the experiment, such as"):
+            cf.Doses("x", 1.0, given)
+        with refused("count dates from the start of the experiment, such as"):
+            cf.Input.linear(given, [1.0, 2.0])
+    with refused("; count dates from the start"):
+        cf.Event(dates[0], {cf.symbols("x"): 1.0})
+    with refused("; divide by the model's unit of time"):
+        cf.Doses("x", 1.0, 0.0, duration=dates[1] - dates[0])  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from castfit._support.arguments import (
     is_one_of,
     is_within,
     items,
+    kept,
     option_mistakes,
     rng_mistakes,
     text,
@@ -193,7 +194,7 @@ def design(
     mixed = population is not None or isinstance(known, MixedEffectsResult)
     if samples is not None and (mixed or not hasattr(known, "thetas")):
         mistakes.append("samples= is for draws; give cf.sample(result) or a bootstrap, or leave it out")
-    choices = choices_of(given, mistakes)
+    choices, over = choices_of(given, mistakes), kept(over)
     if mixed:
         refused = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
                    "cf.discriminate(...)": isinstance(criterion, Discrimination)}  # fmt: skip

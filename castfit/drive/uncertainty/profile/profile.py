@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, level_rule, option_mistakes, real
+from castfit._support.arguments import flag_mistakes, is_one_of, kept, level_rule, option_mistakes, real
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuilt
 from castfit._support.process_pool import Lost
@@ -163,6 +163,7 @@ def profile(
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
                      resume=resume)  # fmt: skip
     mistakes: list[str] = []
+    names = kept(names)
     asked, chosen = parts_along(transcription, solver, result, mistakes)
     mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
     far = real(reach)
