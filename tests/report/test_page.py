@@ -349,8 +349,8 @@ def test_mistakes_are_listed_before_anything_is_written(tmp_path, result):
     assert "let it end in .html" in str(caught.value)
     with pytest.raises(cf.InputError, match="there is no folder"):
         result.report(tmp_path / "nowhere" / "fit.html")
-    with pytest.raises(TypeError):
-        result.report(tmp_path / "fit.html", colour="red")
+    with pytest.raises(cf.InputError, match="no argument 'titel'; did you mean 'title'"):
+        result.report(tmp_path / "fit.html", titel="red")
     assert list(tmp_path.iterdir()) == []
 
 
