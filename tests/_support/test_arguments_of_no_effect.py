@@ -69,7 +69,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: cf.plots.ellipses(fitted(), contours={("k", "q"): []}),
         "contours hold k and q, which are not",
     ),
-    (lambda: fitted().report("a.html", foo=1), "cf.Result.report has no argument 'foo'"),
+    (lambda: fitted().report("a.html", foo=1), "report has no argument 'foo'"),
     (lambda: cf.design(decay(), GRID, budget=2, criterion=cf.discriminate(decay())), "a rival predicts the same"),
     (lambda: cf.Event(1, {x: 0}, rng=3), "priority, persistent, rng and forbidden are those of a condition"),
 ]
