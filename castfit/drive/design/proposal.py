@@ -23,6 +23,7 @@ from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS
 from castfit.drive.uncertainty.inputs import seed_from
 from castfit.experiment.events import too_late
 from castfit.experiment.experiment import Experiment
+from castfit.experiment.measurements import Relative
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -190,11 +191,14 @@ class Design:
         for output, of in bought.items():
             j = values.outputs.index(output)
             times = np.repeat([t for t, _, _ in of], [n for _, _, n in of])
-            mu, s = (np.repeat(part[[i for _, i, _ in of], j], [n for _, _, n in of]) for part in (values.mu, values.s))
+            mu = np.repeat(values.mu[[i for _, i, _ in of], j], [n for _, _, n in of])
             counts = isinstance(imagined.noise.get(output), (Poisson, NegativeBinomial))
             data[output] = (times, np.round(np.maximum(mu, 0.0)) if counts else mu)
             if imagined.sigma is not None and output in imagined.sigma:
-                sigma[output] = s / self.known.factor(self.known.observed(k, output))
+                spread = self.known.spread_of(k, output, times)
+                if isinstance(spread, Relative):
+                    spread = np.maximum(spread.fraction * np.abs(mu), spread.floor)
+                sigma[output] = spread / self.known.factor(self.known.observed(k, output))
         noise = {o: n for o, n in imagined.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())
         events = [e for e in self.known.events(k) if not too_late(e, end)]

@@ -55,6 +55,21 @@ def test_more_of_the_same_experiment_joins_it():
     assert experiment.data["b"][0].size == 7
 
 
+@pytest.mark.parametrize("noise", [cf.LogNormal(), cf.StudentT(df=4), cf.Laplace(), cf.Huber()], ids=repr)
+@pytest.mark.parametrize("sigma", [0.2, None], ids=["given", "as before"])
+def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
+    """Sigma is in the unit of the noise: of LogNormal that of the logarithm, of StudentT no standard deviation."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 5})
+    times, off = np.array([1.0, 2, 4, 7]), np.array([1.02, 0.97, 1.03, 0.99])
+    pilot = cf.Experiment({"x": 5 * np.exp(-0.5 * times) * off}, times, sigma=0.1, noise=noise)
+    result = cf.fit(cf.Problem(model, pilot, parameters={"k": cf.Parameter(0.5, scale="log")}))
+    offered = cf.Candidate(np.arange(0.5, 10, 0.5), **({} if sigma is None else {"sigma": sigma}))
+    design = cf.design(result, offered, budget=4)
+    again = cf.fit(design.problem, start=result)
+    assert design.after["k"] * result.values["k"] == pytest.approx(again.standard_errors["k"], rel=1e-5)
+
+
 def chain(output: str, sigma: float) -> cf.Result:
     """Fit a model whose outputs depend on earlier measurements, and in which something happens at t = 5."""
     x, y, k, d = cf.symbols("x y k d")
