@@ -4,7 +4,8 @@ The model that is known predicts y1; the rival comes as near as it can, and the 
 
     max_w min_theta2  T(w, theta2),    T = c(theta2) + sum_i w_i d_i(theta2),    d_i = ((y1_i - y2_i(theta2)) / s_i)^2
 
-with c from values that were measured already.  Where spreads differ, d_i is twice the Kullback-Leibler divergence
+with c from values that were measured already; y are on the axis on which errors are those of the noise, and d times its
+information on the mean (`_apart`).  Where spreads differ, d_i is twice the Kullback-Leibler divergence
 (Lopez-Fidalgo, Tommasi and Trandafir 2007).  Each fit of the rival to noise-free y1 gives a plane above the minimum:
 
     T(v) <= c_k + d_k'v  for all designs v
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -27,17 +28,19 @@ from castfit._support.arguments import text
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit._support.status import InputError, check
+from castfit.densities.noise.counts import NegativeBinomial, Poisson
+from castfit.densities.noise.gaussian import LogNormal
 from castfit.drive.design.criteria import ECriterion
 from castfit.drive.design.cutting_planes import highest
 from castfit.drive.design.exact import exact as exact_design
 from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign
-from castfit.drive.design.knowledge import Knowledge, knowledge
+from castfit.drive.design.knowledge import Knowledge, informations, knowledge, seen, steepness, told_rows
 from castfit.drive.design.simple_schedules import simple_designs
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
-from castfit.simulate.output_sensitivities import responses
 
 if TYPE_CHECKING:
+    from castfit.densities.noise.density import Noise
     from castfit.drive.design.purchases import Purchases
     from castfit.simulate.output_sensitivities import Responses
 
@@ -48,6 +51,7 @@ _FAR = 1e6  # of a residual where the rival cannot be integrated
 _WIDTH = 0.7  # of the logarithm of random starts
 _EXACT_ROUNDS = 12
 _UNUSED = 1e-9  # of a measurement
+_POSITIVE = 1e-300  # what a rival predicts of values that have a logarithm, at least
 
 
 @public("castfit")
@@ -125,15 +129,13 @@ class _Rival:
     fits: int = 0
 
     @cached_property
-    def _predicted(self) -> dict[str, Responses | None]:
+    def _predicted(self) -> dict[str, Responses]:
         """What the known model predicts of the values that are there, by experiment."""
-        known, found = self.known, cast("dict[str, Responses | None]", {})
-        for condition in known.posed.conditions if self.measured else ():
-            times, outputs = np.unique(condition.points.times), known.posed.outputs
-            found[condition.name] = responses(
-                known.posed, condition, times, known.estimate, known.options, outputs=outputs
-            )
-        return found
+        known = self.known
+        return {
+            c.name: known.predicted(known.posed, c, np.unique(c.points.times), known.estimate, known.posed.outputs)
+            for c in (known.posed.conditions if self.measured else ())
+        }
 
     def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
@@ -142,16 +144,17 @@ class _Rival:
         for condition in known.posed.conditions if self.measured else ():
             other = next(c for c in rival.posed.conditions if c.name == condition.name)
             times, place = np.unique(condition.points.times, return_inverse=True)
-            outputs, mask = known.posed.outputs, condition.points.mask
-            one = self._predicted[condition.name]
-            two = rival.predicted(rival.posed, other, times, theta, outputs)
-            if one is None:
-                raise InputError("discriminate", [f"{condition.name}: the model could not be integrated"])
-            q = len(outputs)
-            factors = np.array([known.factor(of) for of in condition.observed])
-            s = condition.points.sigma * factors
-            old.append(((one.values - two.values[:, :q])[place] / s)[mask])
-            slopes.append((-two.slopes[place, :q] / s[:, :, None])[mask])
+            one, points = self._predicted[condition.name], condition.points
+            two = rival.predicted(rival.posed, other, times, theta, known.posed.outputs)
+            for j, of in enumerate(condition.observed):
+                at = np.flatnonzero(points.mask[:, j])
+                if of is None or not at.size:
+                    continue
+                here = (known.posed, condition, j, one, place[at], points.sigma[at, j], known.sigmas)
+                mu, deviation, sigma, _ = told_rows(*here)
+                root, slope = _apart(of.noise, mu, deviation, sigma, two.values[place[at], j], two.slopes[place[at], j])
+                old.append(root)
+                slopes.append(slope)
         every = [self._roots(k, rival) for k in range(len(known.candidates))]
         new = [one for one, candidate in zip(every, known.candidates, strict=True) if not candidate.fixed]
         for (root, slope), candidate in zip(every, known.candidates, strict=True):
@@ -165,12 +168,16 @@ class _Rival:
         """Return per purchase of candidate k the roots of d, (n, values), and their derivatives by theta."""
         values = self.bought.values[0][k]
         two = rival.values(k, values.times, outputs=values.outputs)
-        gap = values.mu - two.mu
-        root = gap / values.s
-        slope = -two.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * (two.s / values.s)[..., None]
+        by_theta = two.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * two.s[..., None]
+        parts = [
+            _apart(of.noise, values.mu[:, j], values.s[:, j], values.sigma[:, j], two.mu[:, j], by_theta[:, j])
+            for j, of in enumerate(self.known.observed(k, output) for output in values.outputs)
+            if of is not None
+        ]
+        root, slope = (np.stack(part, axis=1) for part in zip(*parts, strict=True))
         if self.spreads:
-            ratio = values.s / two.s
-            root = np.sign(gap) * np.sqrt(np.maximum((gap / two.s) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
+            ratio = values.sigma / two.sigma
+            root = np.sign(root) * np.sqrt(np.maximum((root * ratio) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
         shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.known.candidates[k].together]
         if shape[0] == -1:
             root, slope = root.T, np.swapaxes(slope, 0, 1)
@@ -288,6 +295,19 @@ def _whole(
         if promised - value <= 1e-3 * abs(promised) or stop():
             break
     return counts, value
+
+
+def _apart(noise: Noise, mu: Array, deviation: Array, sigma: Array, other: Array, slope: Array) -> tuple[Array, Array]:
+    """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `other` moves by `slope`.
+
+    On the axis on which errors are those of the noise, by the information on the mean that limits of detection leave;
+    of counts by their deviation.
+    """
+    if isinstance(noise, (Poisson, NegativeBinomial)):
+        return (mu - other) / deviation, -slope / deviation[:, None]
+    other = np.maximum(other, _POSITIVE) if isinstance(noise, LogNormal) else other
+    factor = np.sqrt(informations(noise)[0] * seen(noise, mu, sigma))
+    return factor * noise.error(mu, sigma, other), -slope * (factor * steepness(noise, other) / sigma)[:, None]
 
 
 def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Generator) -> _Rival:

@@ -63,6 +63,7 @@ class PredictedValues:
     """Values of one candidate's outputs that could be measured.
 
     times (n,), outputs (q,);  mu, s (n, q) : predictions, and standard deviations of errors in the unit of the output
+    sigma (n, q) : the spreads of the noise, in its own unit
     rows (n, q, 2, n_u) : what each tells, in relative changes
     between (n, q) : the variance between subjects, in units of s^2
     """
@@ -71,6 +72,7 @@ class PredictedValues:
     outputs: tuple[str, ...]
     mu: Array
     s: Array
+    sigma: Array
     rows: Array
     between: Array | float = 0.0
 
@@ -184,7 +186,7 @@ class Knowledge:
             for j, noise in enumerate(condition.observed):
                 at = np.flatnonzero(points.mask[:, j])
                 if noise is not None and at.size:
-                    one = _rows(self.posed, condition, j, found, place[at], points.sigma[at, j], self.sigmas)[2]
+                    one = told_rows(self.posed, condition, j, found, place[at], points.sigma[at, j], self.sigmas)[3]
                     rows.append(self._on(one.reshape(-1, one.shape[-1]), self.of))
         J = np.concatenate(rows)
         return J.T @ J + WEAK * np.eye(n)
@@ -194,16 +196,17 @@ class Knowledge:
     ) -> PredictedValues:
         """Return what candidate k would tell at times, at the estimate or at a sample."""
         names = tuple(outputs or self.candidates[k].outputs)
-        mu, s, rows = self._told(k, times, self.theta(sample), names)
+        mu, s, sigma, rows = self._told(k, times, self.theta(sample), names)
         whole = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
-        return PredictedValues(times, names, mu, s, whole)
+        return PredictedValues(times, names, mu, s, sigma, whole)
 
-    def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array]:
-        """Return predictions and spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of the extended theta."""
+    def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array, Array]:
+        """Return predictions, deviations, spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of its theta."""
         condition = self.condition(k)
         found = self.predicted(self.extended, condition, times, theta, names)
         mu: list[Array] = []
         s: list[Array] = []
+        sigma: list[Array] = []
         rows: list[Array] = []
         for name in names:
             j, spread = self.extended.outputs.index(name), self.spread_of(k, name, times)
@@ -214,10 +217,11 @@ class Knowledge:
                         f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"
                     )
                     raise InputError("design", [f"{self.labels[k]}: {message}"])
-            one = _rows(self.extended, condition, j, found, np.arange(times.size), spread, (1.0,) * len(self.sigmas))
-            for part, kept in zip(one, (mu, s, rows), strict=True):
+            known = (1.0,) * len(self.sigmas)
+            one = told_rows(self.extended, condition, j, found, np.arange(times.size), spread, known)
+            for part, kept in zip(one, (mu, s, sigma, rows), strict=True):
                 kept.append(part)
-        return np.stack(mu, 1), np.stack(s, 1), np.stack(rows, axis=1)
+        return np.stack(mu, 1), np.stack(s, 1), np.stack(sigma, 1), np.stack(rows, axis=1)
 
     def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
         """Return how an expression of quantities, by name or symbol, moves with relative changes, (n_u,)."""
@@ -340,10 +344,10 @@ class Knowledge:
         return found
 
 
-def _rows(
+def told_rows(
     posed: Posed, condition: Condition, j: int, found: Responses, at: Index, given: Array, sigmas: Sequence[float]
-) -> tuple[Array, Array, Array]:
-    """Return predictions (n,), standard deviations (n,) and rows (n, 2, n_theta) of output j at some of the times."""
+) -> tuple[Array, Array, Array, Array]:
+    """Return predictions, standard deviations, spreads (n,), rows (n, 2, n_theta) of output j at some of the times."""
     of = condition.observed[j]
     assert of is not None
     mu, slope = (part[at, found.names.index(posed.outputs[j])] for part in (found.values, found.slopes))
@@ -356,14 +360,22 @@ def _rows(
         rows[:, 1] = np.sqrt(scale) * found.slopes[at, spread] / s[:, None]
     deviation = of.noise.deviation(mu, s)
     unit = deviation if isinstance(of.noise, (Poisson, NegativeBinomial)) else s
-    unit = unit * mu if isinstance(of.noise, LogNormal) else unit
+    unit = unit / steepness(of.noise, mu)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows[:, 0] = np.where(unit[:, None] != 0.0, np.sqrt(location) * slope / unit[:, None], 0.0)
-        rows[:, 0] *= np.sqrt(_seen(of.noise, mu, s))[:, None]
-    return mu, deviation, rows
+        rows[:, 0] *= np.sqrt(seen(of.noise, mu, s))[:, None]
+    return mu, deviation, s, rows
 
 
-def _seen(noise: Noise, mu: Array, s: Array) -> Array:
+def steepness(noise: Noise, mu: Array) -> Array | float:
+    """Return how steep the axis is on which errors are those of the noise, (n,): the logarithm of `LogNormal`."""
+    if not isinstance(noise, LogNormal):
+        return 1.0
+    with np.errstate(divide="ignore"):
+        return 1.0 / (mu * (np.log(10.0) if noise.base == 10 else 1.0))
+
+
+def seen(noise: Noise, mu: Array, s: Array) -> Array:
     """Return the share of the information on the mean that limits of detection leave, (n,).
 
     Beyond a limit at the distance z, in standard deviations from the mean on the side of what is seen, only that is
@@ -371,10 +383,9 @@ def _seen(noise: Noise, mu: Array, s: Array) -> Array:
     """
     share = np.ones(mu.size)
     if isinstance(noise, (Gaussian, LogNormal)):
-        axis = np.log if isinstance(noise, LogNormal) else np.asarray
         for limit, sign in ((noise.below, 1.0), (noise.above, -1.0)):
             if limit is not None:
-                z = sign * (axis(limit) - axis(mu)) / s
+                z = sign * noise.error(np.full(mu.size, limit), s, mu)
                 density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
                 hazard = np.exp(-0.5 * z**2 - log_ndtr(z)) / np.sqrt(2.0 * np.pi)
                 share += z * density + density * hazard - ndtr(z)

@@ -186,7 +186,7 @@ class PopulationKnowledge(Knowledge):
     ) -> PredictedValues:
         """Return what subjects would tell at times, at typical values."""
         names = tuple(outputs or self.candidates[k].outputs)
-        mu, s, rows = self._told(k, times, self.theta(), names)
+        mu, s, sigma, rows = self._told(k, times, self.theta(), names)
         _, own, shared = self._typical
         place, noise = self._place(k), self.extended.noise_parameters
         L = rows[:, :, 0][..., self.question.places[place]]
@@ -196,7 +196,7 @@ class PopulationKnowledge(Knowledge):
         found[:, :, 0] = np.concatenate([L, L @ own[place] + by_shared[:, :, 0] @ shared], -1)
         found[:, :, 1, L.shape[-1] :] = by_shared[:, :, 1] * moves_noise @ shared / np.sqrt(2.0)
         between = np.einsum("nqi,ij,nqj->nq", L, self.spread[0], L)
-        return PredictedValues(times, names, mu, s, found, between)
+        return PredictedValues(times, names, mu, s, sigma, found, between)
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs of typical subjects at times, (n, q), and how they move with relative changes."""

@@ -8,7 +8,7 @@ from scipy.optimize import least_squares
 from scipy.stats import norm
 
 import castfit as cf
-from castfit.drive.design.knowledge import _seen
+from castfit.drive.design.knowledge import seen
 from tests.drive.design.models import box_lucas, decay, fitted
 
 GRID = np.linspace(0.1, 20, 200)
@@ -55,7 +55,9 @@ def test_more_of_the_same_experiment_joins_it():
     assert experiment.data["b"][0].size == 7
 
 
-@pytest.mark.parametrize("noise", [cf.LogNormal(), cf.StudentT(df=4), cf.Laplace(), cf.Huber()], ids=repr)
+@pytest.mark.parametrize(
+    "noise", [cf.LogNormal(), cf.LogNormal(base=10), cf.StudentT(df=4), cf.Laplace(), cf.Huber()], ids=repr
+)
 @pytest.mark.parametrize("sigma", [0.2, None], ids=["given", "as before"])
 def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
     """Sigma is in the unit of the noise: of LogNormal that of the logarithm, of StudentT no standard deviation."""
@@ -68,6 +70,40 @@ def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
     design = cf.design(result, offered, budget=4)
     again = cf.fit(design.problem, start=result)
     assert design.after["k"] * result.values["k"] == pytest.approx(again.standard_errors["k"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("noise", "apart"),
+    [
+        (cf.Gaussian(), lambda mu, y: (mu - y) / 0.1),
+        (cf.LogNormal(), lambda mu, y: np.log(mu / y) / 0.1),
+        (cf.LogNormal(base=10), lambda mu, y: np.log10(mu / y) / 0.1),
+        (cf.StudentT(df=4), lambda mu, y: np.sqrt(5 / 7) * (mu - y) / 0.1),
+        (cf.Poisson(), lambda mu, y: (mu - y) / np.sqrt(mu)),
+    ],
+    ids=["normal", "log", "log10", "student", "poisson"],
+)
+def test_rivals_are_told_apart_in_units_of_the_noise(noise, apart):
+    """How far the nearest second-order decay is from the first-order one, in what was measured and what will be."""
+    x, k = cf.symbols("x k")
+    times, size = np.array([1.0, 2, 4]), 200 if isinstance(noise, cf.Poisson) else 1
+    values = np.round(size * np.exp(-0.5 * times) * [1.05, 0.93, 1.1], 0 if size > 1 else 8)
+    sigma = None if size > 1 else 0.1
+    experiment = cf.Experiment({"seen": values}, times, sigma=sigma, noise={"seen": noise})
+    first, second = (
+        cf.fit(
+            cf.Problem(
+                cf.Model({x: -k * x**n}, parameters=[k], initial={x: 1}, outputs={"seen": size * x}),
+                experiment, parameters={"k": cf.Parameter(0.5, scale="log")},
+            )
+        )
+        for n in (1, 2)
+    )  # fmt: skip
+    design = cf.design(first, cf.Candidate(np.arange(1.0, 9)), budget=3, criterion=cf.discriminate(second))
+    every = np.concatenate([times, np.repeat(design.table["time"], design.table["count"])])
+    mu = size * np.exp(-first.values["k"] * every)
+    nearest = least_squares(lambda z: apart(mu, size / (1 + np.exp(z[0]) * every)), [np.log(second.values["k"])])
+    assert f"misses these values by chi2 = {2 * nearest.cost:.4g} beyond the noise" in str(design)
 
 
 def chain(output: str, sigma: float) -> cf.Result:
@@ -428,7 +464,7 @@ def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
     inside = np.trapezoid(z**2 * norm.pdf(z), z) if z[-1] > z[0] else 0.0
     beyond = [((low - axis(mu)) / s), ((axis(mu) - high) / s)]
     score = inside + sum(norm.pdf(of) ** 2 / norm.cdf(of) for of in beyond if np.isfinite(of))
-    assert _seen(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
+    assert seen(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
 
 
 def test_errors_that_depend_on_each_other_are_refused():
