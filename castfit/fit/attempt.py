@@ -22,7 +22,7 @@ from castfit.solve.residual_plausibility import suspicious
 from castfit.solve.solution import Control, Iteration, Solution, infeasibility
 from castfit.solve.staged import violated
 from castfit.solve.stationarity import finished, still_falls
-from castfit.solve.subproblem import local_problem
+from castfit.solve.subproblem import local_problem, small
 
 if TYPE_CHECKING:
     from castfit.fit.choice import Choice
@@ -239,7 +239,7 @@ class FitRun:
         staging, solution = solved.staging, solved.solution
         left = self.remaining
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
-            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution), left)
+            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution), left, self.rough)
             solution = _naming(staging.staged, solution, linear)
             verification = None
             if self.verify:
@@ -435,11 +435,14 @@ def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
     return replace(solution, v=v) if moved and staged.evaluate(v).ok else solution
 
 
-def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tuple[Solution, Evaluation]:
+def judge(
+    staged: StagedProblem, solution: Solution, left: float = np.inf, rough: float = 0.0
+) -> tuple[Solution, Evaluation]:
     """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
 
     Rounding errors would spoil it, or the fit could still be improved from there.  Where that is expected to take far
-    more than the seconds that are left, it is only evaluated, and said not to be judged.
+    more than the seconds that are left, it is only evaluated, and said not to be judged.  What is only a start may
+    leave the part `rough` of half the squares to be gained, as its search did (`Control.rough`).
     """
     known, solution = solution.local, replace(solution, local=None)  # it is as large as the derivatives
     expected = staged.seconds_to_linearize(solution.v)
@@ -467,7 +470,10 @@ def judge(staged: StagedProblem, solution: Solution, left: float = np.inf) -> tu
     if not solution.status.success:
         return solution, linear
     same = known is not None and known.linearization is linear
-    solution, local = finished(solution, known.unheld if known is not None and same else local_problem(staged, linear))
+    local = known.unheld if known is not None and same else local_problem(staged, linear)
+    if rough > 0.0 and small(staged, linear, local.promise, rough):
+        return solution, linear
+    solution, local = finished(solution, local)
     linear, falling = local.linearization, still_falls(local)
     if falling:
         detail = f"The fit still improves along {', '.join(falling)}."

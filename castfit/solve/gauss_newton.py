@@ -329,7 +329,7 @@ class GaussNewton:
         """Accept an optimum only if the cost falls no more although nothing is held, and no point before was lower."""
         staged, here, ledger.arrived = ledger.staged, state.evaluation, local
         holds = self._rule(staged, state).holds
-        if not small(staged, here, local.promise, RESCUE.stationary):
+        if not small(staged, here, local.promise, max(RESCUE.stationary, ledger.control.rough)):
             return _let_go(state) if holds else replace(state, status=Status.STEP_TOO_SMALL)
         if not holds and "back" not in state.progress.memory:
             best = _lowest(ledger, state)

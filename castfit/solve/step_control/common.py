@@ -108,6 +108,12 @@ def outer(layout: Layout) -> Index:
     return np.concatenate([np.arange(layout.n_theta), *(chain.nodes.ravel() for chain in layout.chains)])
 
 
+def violation_units(layout: Layout, scale: Array) -> list[Array]:
+    """Return by what each `violation` is measured: gaps and inner equations by the magnitudes of states."""
+    chains = [(scale[c.nodes], scale[c.inner], c.constraint_unit) for c in layout.chains]
+    return [*(unit for of_chain in chains for unit in of_chain), layout.relations.unit]
+
+
 def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
     """Return the equations' defects per chain: gaps (K, n_s), inner equations (K, n_w), violated path constraints.
 

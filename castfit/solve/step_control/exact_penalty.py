@@ -16,13 +16,15 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.condensing import multipliers
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl, violation
+from castfit.solve.step_control.common import Advance, LineSearch, StepControl, violation, violation_units
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
 
 INTEGRATION_NOISE = 1e-9
 """Changes of the cost, relative to half the squares of the rows, that integration errors make."""
+
+_LEAST_WEIGHT = 1e-8  # of a violation by one of its unit
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], floa
     layout = search.ledger.staged.layout
     if layout.of_theta:  # there is nothing to violate
         return lambda at: at.cost if at.ok else np.inf
-    weights = [margin * np.abs(m) + 1e-8 for m in _multipliers(search)]
+    units = violation_units(layout, search.ledger.staged.scale)
+    weights = [margin * np.abs(m) + _LEAST_WEIGHT / unit for m, unit in zip(_multipliers(search), units, strict=True)]
 
     def merit(at: Evaluation) -> float:
         if not at.ok:
