@@ -363,6 +363,14 @@ class Model:
         """Names of the differential states that the model was given, without what holds delayed values."""
         return tuple(n for n in self.states if n in self.outputs)
 
+    @cached_property
+    def settling(self) -> System:
+        """The equations by which it comes to rest: what gathers from measurement to measurement stands still."""
+        held = [self.states.index(state) for memory in self.memories for state in memory.states]
+        ode = ca.SX(ca.densify(self.system.ode))
+        ode[held] = 0.0
+        return replace(self.system, ode=ode) if held else self.system
+
     @property
     def adaptive(self) -> bool:
         """Whether the number of nodes of a delay line may be chosen."""

@@ -548,7 +548,7 @@ class _Graphs:
         if key not in self.rests:
             from castfit.experiment.steady import Rest
 
-            self.rests[key] = Rest.of(model.system, u, z_guess, p, a, vary, zero)
+            self.rests[key] = Rest.of(model.settling, u, z_guess, p, a, vary, zero)
         return self.rests[key]
 
     def addition(self, model: Model, name: str) -> StateChange:

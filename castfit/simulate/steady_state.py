@@ -175,7 +175,7 @@ def steady_state(
     mistakes += _moving(inputs)
     signals, p, a, z = read_model("steady_state", model, parameters, initial, inputs, 0.0, mistakes)
     u = np.array([float(signal(0.0)) for signal in signals])
-    rest = Rest.of(system, u, z, p, a, np.ones(p.size, dtype=bool))
+    rest = Rest.of(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
     found = rest.solve(p, a)
     if not found.ok:
         raise SteadyStateError(f"No steady state was found: {found.reason}.")

@@ -123,6 +123,24 @@ def test_predictions_count_from_the_measurement_before_after_the_last_one_too() 
     np.testing.assert_allclose(found["mean"], integral / (times - before), rtol=1e-5)
 
 
+def test_experiments_may_begin_at_rest() -> None:
+    """What is gathered from measurement to measurement grows for ever, and has no part in that."""
+    x, k, u = cf.symbols("x k u")
+    outputs = {"made": cf.per_interval(k * x), "mean": cf.interval_mean(x), "fold": cf.relative_to_first(x)}
+    model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u], outputs=outputs, initial={x: 1})
+    times = np.array([0.5, 1.0, 3.0])
+    begun = {n: np.ones(3) for n in outputs}
+    rest = cf.steady_state(inputs={"u": 2.0})
+    experiment = cf.Experiment(begun, times, sigma=0.1, initial=rest, inputs={"u": 1.0})
+    found = cf.simulate(cf.Problem(model, experiment, parameters={"k": 0.5}), times=times)["experiment 1"]
+    integral = 2 * times + 4 * (1 - np.exp(-0.5 * times))  # x falls from 2 / k to 1 / k
+    np.testing.assert_allclose(found["made"], 0.5 * np.diff([0, *integral]), rtol=1e-6)
+    np.testing.assert_allclose(found["mean"], np.diff([0, *integral]) / np.diff([0, *times]), rtol=1e-6)
+    values = 2 + 2 * np.exp(-0.5 * times)
+    np.testing.assert_allclose(found["fold"], values / values[0], rtol=1e-6)
+    assert cf.steady_state(model, {"k": 0.5}, inputs={"u": 2.0}).states["x"] == pytest.approx(4.0)
+
+
 def test_an_interval_without_length_is_refused() -> None:
     with pytest.raises(cf.InputError, match="first interval has no length"):
         problem(cases=(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
