@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -157,7 +157,8 @@ def comparison(results: Mapping[str, Result], path: str | Path | None = None) ->
 
 
 def _are_results(given: Any) -> bool:
-    return isinstance(given, Mapping) and bool(given) and all(hasattr(r, "problem") for r in given.values())
+    results = list(cast("Mapping[str, Any]", given).values()) if isinstance(given, Mapping) else []
+    return bool(results) and all(hasattr(r, "problem") for r in results)
 
 
 def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None = None) -> Figure:
@@ -225,6 +226,9 @@ def _draw(
     for pair in pairs:
         handles["data"] = container = _plot_data(pair, first)
         figure.called("data", *container.get_children())
+        for label, marks in _plot_limits(pair):
+            handles[label] = marks
+            figure.called(label, marks)
     drawn: list[Prediction] = []
     troubles: list[str] = []
     if band is not None:
@@ -261,7 +265,7 @@ def _draw(
 def _plot_data(pair: Pair, result: Result) -> Any:
     """Plot measured values, and their standard deviations where they are given or were estimated."""
     points, j = pair.panel.condition.points, pair.panel.output
-    measured = points.mask[:, j]
+    measured = points.mask[:, j] & (_beyond(pair) == 0)
     deviation = on_points(result, deviations(result))[pair.panel.condition.name][measured, j]
     many = np.count_nonzero(measured) > _MANY_POINTS
     return pair.above.errorbar(
@@ -275,6 +279,27 @@ def _plot_data(pair: Pair, result: Result) -> Any:
         elinewidth=0.6 if many else 0.9,
         zorder=2.5 if many else 5,
     )
+
+
+def _beyond(pair: Pair) -> Array:
+    """Return -1 or 1 of measured values that say no more than that the true one is lower, or higher; else 0."""
+    condition, j = pair.panel.condition, pair.panel.output
+    observed = condition.observed[j]
+    values = condition.points.values[:, j]
+    return np.zeros(values.size) if observed is None else observed.noise.beyond(values)
+
+
+def _plot_limits(pair: Pair) -> list[tuple[str, Any]]:
+    """Plot values beyond a limit of detection as arrows to where the true ones are."""
+    points, j, side = pair.panel.condition.points, pair.panel.output, _beyond(pair)
+    out: list[tuple[str, Any]] = []
+    for sign, marker, word in ((-1, "v", "below"), (1, "^", "above")):
+        at = points.mask[:, j] & (side == sign)
+        if at.any():
+            look = {"markersize": 4.5, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
+            (marks,) = pair.above.plot(points.times[at], points.values[at, j], marker, zorder=5, **look)
+            out.append((f"{word} the limit of detection", marks))
+    return out
 
 
 def _plot_band(pair: Pair, result: Result, limits: Prediction) -> Any:

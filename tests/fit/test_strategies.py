@@ -439,3 +439,12 @@ def test_a_likelihood_that_is_stopped_late_is_told_no_higher_than_early():
     assert early.status is late.status is Status.STOPPED_BY_CALLBACK
     assert len(late.strategies) > len(early.strategies)
     assert late.neg2loglik <= early.neg2loglik + 1e-6
+
+
+def test_an_optimum_that_cannot_be_followed_from_its_beginning_is_handed_back():
+    """Single shooting found it, and errors grow by e^20 on the way: collocation, which was asked for, ends there."""
+    problem = cf.problems.load("notorious", mu=20).problem
+    result = cf.fit(problem, "collocation", start={"p": 100.0})
+    assert result.success
+    assert "this was found by try 4, single shooting" in result.message
+    assert result.values["p"] == pytest.approx(np.pi, abs=1e-6)

@@ -251,3 +251,16 @@ def test_dates_stand_below_every_row_of_individuals():
     beside = [axes.xaxis.get_offset_text() for axes in figure.axes]
     assert len(beside) == 5
     assert all(text.get_visible() and "2026" in text.get_text() for text in beside)
+
+
+def test_values_beyond_a_limit_of_detection_are_no_values_with_errors():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    data = {"x": [1.5, 1.2, 0.7, 0.45, 0.3, 0.2]}
+    experiment = cf.Experiment(data, [1, 2, 3, 4, 5, 6], noise=cf.Gaussian(0.05, below=0.3, above=1.5))
+    axes = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.5})).plot().axes[0]
+    marks = {line.get_marker(): line.get_xdata().tolist() for line in axes.lines if line.get_marker() in "o^v"}
+    assert marks == {"o": [2, 3, 4], "^": [1], "v": [5, 6]}
+    said = words(axes.figure)
+    assert "below the limit of detection" in said
+    assert "above the limit of detection" in said

@@ -170,6 +170,10 @@ class Noise(Picklable, ABC):
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Estimate an unknown spread, positive, from predictions (n,) and measured values (n,), by moments."""
 
+    def beyond(self, m: Array) -> Array:
+        """Return -1 where the measured values, of any shape, say no more than "below", 1 for "above", else 0."""
+        return np.zeros(np.shape(m))
+
     def least_spread(self, m: Array) -> float:
         """Return the smallest spread, positive, that is estimated from measured values of any shape.
 

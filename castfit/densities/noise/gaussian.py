@@ -74,6 +74,11 @@ class _Normal(Noise):
         """Whether there are limits of detection."""
         return self.below is not None or self.above is not None
 
+    def beyond(self, m: Array) -> Array:
+        """Return -1 of values at or below the lower limit of detection, 1 of those at or above the upper one."""
+        low, high = -np.inf if self.below is None else self.below, np.inf if self.above is None else self.above
+        return np.where(m >= high, 1.0, 0.0) - np.where(m <= low, 1.0, 0.0)
+
     @property
     def additive(self) -> bool:
         """Whether a value is its prediction plus an error: not where it may be a limit of detection."""
