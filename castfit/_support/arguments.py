@@ -169,7 +169,7 @@ def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list
         asked = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
         found = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
         if asked and not set(re.split(", | or ", asked[2])) & set(found):
-            mistakes.append(f"{name} is {text(value)}; give {asked[1]}")
+            mistakes.append(f"{name} is {refused(value, f'give {asked[1]}')}")
     return mistakes
 
 
@@ -249,7 +249,8 @@ def named(what: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
     if mapping is None:
         return {}
     if not isinstance(mapping, Mapping):
-        mistakes.append(f"{what} is a {type(mapping).__name__}; give a mapping from names, {{name: ...}}")
+        remedy = getattr(mapping, "instead", "give a mapping from names, {name: ...}")
+        mistakes.append(f"{what} is a {type(mapping).__name__}; {remedy}")
         return {}
     out: dict[str, Any] = {}
     for key, value in cast("Mapping[Any, Any]", mapping).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from castfit.drive.search.multistart.result import MultistartResult
     from castfit.drive.search.scatter.result import BestSoFar
 
+_LETTERS = 11  # of a heading in an inch
 _OTHER = "0.7"  # optima beyond the palette
 _PALETTE = (BLUE, *BEHIND)
 _SAME = 1e-3  # relative range of a quantity up to which all starts agree
@@ -176,7 +178,8 @@ def _title(axes: Axes, result: MultistartResult, missing: int, what: str) -> Non
     if lowest is not None:
         found = f"best {symbol(result.measure)} = {lowest.objective:.6g} found {len(lowest.starts)} times"
     rest = f", {missing} {what}" if missing else ""
-    heading(axes, f"{total} starts: {found}{rest}", size=10)
+    width = axes.figure.get_figure(root=True).get_size_inches()[0]  # which is narrow where quantities are few
+    heading(axes, textwrap.fill(f"{total} starts: {found}{rest}", int(_LETTERS * width)), size=10)
 
 
 def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:

@@ -14,7 +14,9 @@ from matplotlib import pyplot
 
 import castfit as cf
 from castfit import plots
+from castfit.plots._canvas import single
 from castfit.plots._grid import Grid
+from castfit.plots.searches import _title
 
 RATES = {"k": 1.0, "m": 0.4}
 TIMES = np.linspace(0.5, 6.0, 8)
@@ -378,3 +380,13 @@ def test_what_is_no_path_is_said_so(path):
     result = cf.fit(chain_problem([("x", "y")]))
     with pytest.raises(cf.InputError, match=r"path is .*; give the path of a file, such as 'fit.png'"):
         result.plot(path)
+
+
+def test_a_heading_is_no_wider_than_its_picture():
+    figure, axes = single(4.0, 3.8)
+    best = SimpleNamespace(objective=103.894, starts=range(2))
+    _title(axes, SimpleNamespace(optima=[best], starts=range(6), measure="chi2"), 3, "without success")
+    figure.canvas.draw()
+    heading = axes.get_title("left")
+    assert " ".join(heading.split()) == "6 starts: best χ² = 103.894 found 2 times, 3 without success"
+    assert axes._left_title.get_window_extent().x1 <= figure.bbox.x1

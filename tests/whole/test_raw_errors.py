@@ -340,3 +340,18 @@ def test_dates_of_what_happens_are_to_be_counted_from_the_start():
         cf.Event(dates[0], {cf.symbols("x"): 1.0})
     with refused("; divide by the model's unit of time"):
         cf.Doses("x", 1.0, 0.0, duration=dates[1] - dates[0])  # type: ignore[arg-type]
+
+
+def test_where_a_fit_is_asked_for_a_search_names_its_best():
+    problem = decay_problem(parameters={"k": cf.Parameter(0.5, bounds=(0.1, 2.0))})
+    for search in (cf.multistart(problem, starts=2, rng=0), cf.incremental(problem)):
+        assert search.best is not None
+        for use in (
+            lambda found: cf.profile(found, "k"),
+            lambda found: cf.design(found, cf.Candidate([1.0]), budget=1),
+            lambda found: cf.fit(problem, start=found),
+            lambda found: cf.simulate(decay_model(), found, [1.0], initial={"x": 1.0}),
+            cf.plots.ellipses,
+        ):
+            with pytest.raises(cf.InputError, match=r"give its best fit, \.best"):
+                use(search)

@@ -23,7 +23,7 @@ import casadi as ca
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from castfit._support.arguments import text
+from castfit._support.arguments import refused, text
 from castfit._support.reprs import listed
 from castfit._support.status import InputError, check, suggest, unknown_names
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
@@ -518,7 +518,7 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
         return None, given.guess.copy(), given.guess[None].copy()
     if not isinstance(result, Result):
         other = "give a Result, a Problem, a sample or a bootstrap"
-        check(where, [f"the first argument is {text(given)}; {other}", *mistakes])
+        check(where, [f"the first argument is {refused(given, other)}", *mistakes])
     assert isinstance(result, Result)
     if result.problem is not None and result.problem.posed.correlations:
         check(where, [_CORRELATED, *mistakes])

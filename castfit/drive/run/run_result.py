@@ -221,6 +221,7 @@ class SearchResult(RunResult):
     """What a search by many fits found; `best` is None if none came to an end that counts."""
 
     best: Result | None
+    instead: ClassVar[str] = "give its best fit, .best"  # where a fit is asked for
 
     @property
     def success(self) -> bool:
