@@ -10,7 +10,8 @@ theta.
 Rows have variance 1.  Those of an unknown sigma are divided by its unbiased estimate,  s2 = SSE / (n - tr H),  where
 tr H is what the n data of the group contribute to the estimates, the sum of their leverages |U_i|^2: the number of
 quantities where there are no priors.  Rows of a spread that is computed from estimated quantities are corrected by the
-same factor, n / (n - tr H), so that it makes no difference whether a sigma is eliminated or a parameter.
+same factor, n / (n - tr H), so that it makes no difference whether a sigma is eliminated or a parameter.  With limits
+of detection it may: rows tell of sigma, too, then, tr H can count it, and dof is lower by up to one.
 """
 
 from __future__ import annotations
