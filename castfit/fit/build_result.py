@@ -192,7 +192,13 @@ def _goodness(posed: Posed, found: Attempt, seen: Seen, chi2: float, dof: int) -
     if found.verification is not None and not found.verification.reproduced:
         return UNKNOWN  # these are not the model's residuals
     heavy = any(o is not None and o.noise.heavy for c in posed.conditions for o in c.observed)
-    judged = goodness(series(posed, seen), chi2, dof, absolute_sigma=posed.absolute_sigma and not heavy)
+    absolute, of = posed.absolute_sigma and not heavy, series(posed, seen)
+    if absolute and any(o is not None and o.noise.beyond(c.points.values[:, j]).any()
+                        for c in posed.conditions for j, o in enumerate(c.observed)):  # fmt: skip
+        # What is beyond a limit of detection costs the less the farther it is: no residual, and no degree of freedom.
+        chi2 = sum(float(s.residuals @ s.residuals) for s in of)
+        dof -= posed.n_data - sum(s.residuals.size for s in of)
+    judged = goodness(of, chi2, dof, absolute_sigma=absolute)
     no_optimum = judged is not UNKNOWN and not found.solution.status.success
     return replace(judged, sentence=NO_OPTIMUM) if no_optimum else judged
 

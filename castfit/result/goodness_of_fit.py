@@ -110,7 +110,7 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
 
     chi2 holds what priors cost; with `absolute_sigma` the residuals' standard deviations are known to be 1.
     """
-    if not np.isfinite(chi2) or not series:
+    if not np.isfinite(chi2) or (dof > 0 and not series):
         return UNKNOWN
     outputs = dict.fromkeys(s.output for s in series)
     of = {name: [s for s in series if s.output == name] for name in outputs}

@@ -176,7 +176,10 @@ def along_values(problem: Posed, normalised: Array, rows: Array) -> tuple[Array,
 
 
 def series(problem: Posed, seen: Seen) -> list[ResidualSeries]:
-    """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation."""
+    """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation.
+
+    Values beyond a limit of detection have none.
+    """
     table = residual_table(problem, seen)
     found: list[ResidualSeries] = []
     begin = 0
@@ -185,6 +188,8 @@ def series(problem: Posed, seen: Seen) -> list[ResidualSeries]:
         first, begin = begin, begin + column.size
         for j, (output, observed) in enumerate(zip(problem.outputs, condition.observed, strict=True)):
             of = first + np.flatnonzero(column == j)
+            if observed is not None:
+                of = of[observed.noise.beyond(table["value"][of]) == 0]
             if observed is None or not of.size:
                 continue
             value, sigma, residual = table["value"][of], table["sigma"][of], table["residual"][of]

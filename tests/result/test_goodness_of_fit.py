@@ -299,3 +299,24 @@ def test_as_many_quantities_as_data_have_no_criteria() -> None:
     known = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0], sigma=0.1), parameters=guess))
     assert known.has_criteria
     assert f"AIC = {known.aic:.6g}" in str(known)
+
+
+def test_values_beyond_a_limit_of_detection_are_no_small_residuals():
+    """Half of the values are below the limit: chi2 counted them, and every third sigma "seemed too large"."""
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    times, p_values = np.linspace(0.5, 10, 40), list[float]()
+    for seed in range(20):
+        drawn = 2 * np.exp(-0.5 * times) + 0.05 * np.random.default_rng(seed).standard_normal(40)
+        values = np.maximum(drawn, 0.15)
+        experiment = cf.Experiment({"x": values}, times, noise=cf.Gaussian(0.05, below=0.15))
+        result = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.7}), "single")
+        assert "smaller than sigma says" not in result.goodness.sentence
+        p_values.append(result.goodness.p_value)
+    known = np.count_nonzero(values > 0.15)
+    residuals = (result.predict()["x"] - values)[values > 0.15] / 0.05
+    assert result.goodness.p_value == pytest.approx(stats.chi2.sf(residuals @ residuals, known - 1), rel=1e-4)
+    assert 0.3 < np.mean(p_values) < 0.7
+    none = cf.Experiment({"x": [0.5, 0.3]}, [1, 2], noise=cf.Gaussian(0.1, below=9.0))
+    said = cf.fit(cf.Problem(model, none, parameters={"k": 0.7}), "single").goodness.sentence
+    assert "no degrees of freedom" in said
