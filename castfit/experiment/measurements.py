@@ -30,6 +30,7 @@ _LARGEST = 1e100  # whose square is a number
 _RESOLVED = 1e6 * np.finfo(float).eps  # length of an experiment, relative to its times
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "week": 604800}  # in seconds
 _GIVE = f"say in which unit the model counts time, time_unit= one of {', '.join(map(repr, UNITS))}"
+_FRAMES = ("to_frame", "to_dataframe", "to_pandas")  # of pandas.Series, xarray and polars
 _TIMES = "give real numbers, for instance hours since the start, or dates, which pandas.to_datetime makes of text"
 _NUMBERS = "give numbers, and NaN for what was not measured"
 
@@ -107,10 +108,12 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
     elif isinstance(data, Mapping):
         columns = named("data", data, mistakes)
         if isinstance(time, str):
-            mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column")
+            own = " (its to_dataframe() makes one)" if hasattr(cast("Any", data), "to_dataframe") else ""
+            mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column{own}")
             return {}
     else:
-        mistakes.append(f"data is a {_kind(data)}; give a mapping from names to values, or a pandas DataFrame")
+        own = next((f" (its {n}() makes one)" for n in _FRAMES if hasattr(data, n)), "")
+        mistakes.append(f"data is a {_kind(data)}; give a mapping from names to values, or a pandas DataFrame{own}")
         return {}
     common = None if time is None else reals(time)
     if time is not None and common is None:

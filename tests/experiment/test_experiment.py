@@ -391,3 +391,16 @@ def test_a_start_of_numpy_is_one_date():
     for several in (dates[:1], list(dates), pd.Series(dates)):
         with pytest.raises(InputError, match="give a date"):
             Experiment(**of, start=several)
+
+
+def test_what_is_nearly_a_frame_says_how_to_become_one():
+    class Frame:
+        def to_pandas(self):
+            return pd.DataFrame()
+
+    with pytest.raises(InputError, match=r"Frame; give .* a pandas DataFrame \(its to_pandas\(\) makes one\)"):
+        Experiment(Frame(), time="t")
+    with pytest.raises(InputError, match=r"pandas.Series; give .* \(its to_frame\(\) makes one\)"):
+        Experiment(pd.Series([1.0, 2.0], name="x"), time=[1, 2])
+    with pytest.raises(InputError, match=r"or a pandas DataFrame$"):
+        Experiment(5, time=[1, 2])
