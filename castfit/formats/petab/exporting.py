@@ -233,8 +233,9 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
         steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
     if steady is not None:
         before = {**shared, **experiment.parameters, **steady.parameters, **steady.initial}
-        _add_condition(f"{name}_before", before, experiment, tables)
-        tables.experiments.append({"experimentId": name, "time": "-inf", "conditionId": f"{name}_before"})
+        used = _add_condition(f"{name}_before", before, experiment, tables)
+        condition = f"{name}_before" if used else ""
+        tables.experiments.append({"experimentId": name, "time": "-inf", "conditionId": condition})
     said = {**shared, **experiment.parameters, **changes}
     local = [n for n, p in problem.parameters.items() if p.local and n in model.parameters]
     said |= {n: ca.SX.sym(f"{n}_{experiment.name}") for n in local if n not in experiment.parameters}

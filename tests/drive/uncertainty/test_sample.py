@@ -123,6 +123,49 @@ def test_constraints_and_bounds_hold():
     assert 0.45 < found.values["k"].max() <= 0.5
 
 
+def normal_line():
+    """Return mean (2,) and covariance (2, 2) of the posterior of `line(sigma=0.1)`, by linear algebra."""
+    of = line(sigma=0.1)
+    (experiment,) = of.experiments
+    times, values = next(iter(experiment.data.values()))
+    M = np.column_stack([np.ones(len(times)), times])
+    return np.linalg.solve(M.T @ M, M.T @ values.ravel()), 0.01 * np.linalg.inv(M.T @ M)
+
+
+def test_draws_leave_a_constraint_that_holds_at_the_estimate():
+    mean, covariance = normal_line()
+    first, second = line(sigma=0.1).names
+    u, v = (cf.symbols(n) for n in (first, second))
+    toward = np.array([1.0, 2.0])
+    deviation = np.sqrt(toward @ covariance @ toward)
+    limit = toward @ mean - 0.5 * deviation  # of u + 2 v, half a standard deviation below its mean
+    result = cf.fit(line(sigma=0.1).replace(constraints=[u + 2.0 * v <= limit]), SINGLE)
+    found = cf.sample(result, draws=3000, chains=2, rng=1)
+    draws = np.column_stack([found.values[n] for n in (first, second)])
+    below = -stats.norm.pdf(0.5) / stats.norm.cdf(-0.5)  # mean of a normal deviate below -1/2
+    assert (draws @ toward <= limit).all()
+    assert np.std(draws @ toward) > 0.4 * deviation  # they were all at the limit
+    expected = mean + covariance @ toward / deviation * below
+    assert draws.mean(axis=0) == pytest.approx(expected, abs=0.15 * np.sqrt(covariance[0, 0]))
+
+
+def test_draws_keep_to_linear_equations_and_others_are_refused():
+    mean, covariance = normal_line()
+    first, second = line(sigma=0.1).names
+    u, v = (cf.symbols(n) for n in (first, second))
+    total = float(mean.sum())
+    found = cf.sample(
+        cf.fit(line(sigma=0.1).replace(constraints=[u + v == total]), SINGLE), draws=2000, chains=2, rng=1
+    )
+    assert found.values[first] + found.values[second] == pytest.approx(total, abs=1e-6)
+    along = np.array([1.0, -1.0])
+    expected = 1.0 / np.sqrt(along @ np.linalg.inv(covariance) @ along)
+    assert np.std(found.values[first]) == pytest.approx(expected, rel=0.1)
+    curved = cf.fit(line(sigma=0.1).replace(constraints=[u * v == float(mean.prod())]), SINGLE)
+    with refused("write one quantity by the others"):
+        cf.sample(curved, draws=20, chains=1)
+
+
 def test_workers_make_no_difference(two_workers):
     result = cf.fit(decay_problem(), SINGLE)
     here, there = (cf.sample(result, draws=80, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))

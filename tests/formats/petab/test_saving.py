@@ -146,3 +146,12 @@ def test_powers_with_estimated_exponents_and_truth_values_go_out_and_come_back(t
     nllh = cf.petab.negative_log_likelihood
     for point in ({}, {"k": 0.2, "n": 2.0}):
         assert nllh(again, point) == pytest.approx(nllh(problem, point), abs=1e-7)
+
+
+def test_a_start_at_rest_in_which_nothing_else_differs_comes_back(tmp_path):
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: 1.0 - k * x}, parameters=[k], outputs={"y": x + 0.1}, initial={x: 3.0})
+    experiment = cf.Experiment({"y": [2.2, 2.0]}, time=[1.0, 2.0], sigma=0.1, initial=cf.steady_state(), start=0.0)
+    problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.4, bounds=(0.1, 2.0))})
+    again = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
+    assert cf.fit(again).values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k = 2 is the mean of y - 0.1

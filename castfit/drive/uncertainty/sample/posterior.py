@@ -10,7 +10,9 @@ logarithm.  Priors on expressions count as data.
 An unknown sigma that is eliminated costs  n/2 log SSE, which is what integrating over it leaves for Jeffreys' prior
 1 / sigma; drawn anew it is  sqrt(SSE / chi2_n).
 
-Draws are made in whitened coordinates,  theta = estimate + L u,  L L^T the covariance of the fit.
+Draws are made in whitened coordinates,  theta = estimate + L u,  L L^T the covariance of the fit.  What constraints
+hold at the estimate is free to move away from them, so that L L^T is the inverse of the information there, on what
+equations between quantities leave open: these are kept to, if they are linear in theta.
 """
 
 from __future__ import annotations
@@ -22,21 +24,30 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arrays import Array
+from castfit._support.status import check
 from castfit.densities.priors.distributions import Truncated
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import Posed
 from castfit.problem.prior_rows import Joint
 from castfit.result.result import Result
+from castfit.solve.staged import Evaluation, Layout
 from castfit.transcribe.single_shooting import SingleShooting
 
 _WIDE = 4.0  # standard deviations between two bounds of what the data do not determine
 _OPEN = 1.0  # of the estimate's size: the same where there are no bounds
 _CLOSE = 0.5
+_SINGULAR = 1e-12  # eigenvalues of scaled information that tell nothing
+_KEPT = 1e-6  # to which equations hold, in their units
+_CURVED = (
+    "draws keep to equations between quantities that are linear in what is searched (with scale='log' the logarithm), "
+    "and there is another among the constraints; write one quantity by the others in the model instead"
+)
+_ASIDE = 0.1  # standard deviations: how far a curve is followed to see that it is none
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """theta = centre + root u, with centre (n,) and root (n, n)."""
+    """theta = centre + root u, with centre (n,) and root (n, n_u), n_u < n by the number of equations."""
 
     centre: Array
     root: Array
@@ -47,7 +58,49 @@ class Whitening:
 
 
 def whitening(posed: Posed, result: Result) -> Whitening:
-    """Scale by the covariance of a fit; what that leaves open by bounds, or by the estimate's size."""
+    """Scale by the covariance of a fit; what that leaves open by bounds, or by the estimate's size.
+
+    Raises InputError for equations that are not kept to where theta is a linear function of u.
+    """
+    staged: Any = SingleShooting(result.integrator).transcribe(posed, result.theta).explicit()
+    if not staged.layout.constrained:
+        return _by_covariance(posed, result)
+    slopes = staged.linearize(result.theta).related_jacobian.reshape(-1, len(result.theta))
+    relations = staged.layout.relations
+    root = _by_information(np.asarray(result.information), slopes[relations.lower == relations.upper])
+    white = _by_covariance(posed, result) if root is None else Whitening(result.theta, root)
+    lows, highs = staged.layout.path_limits
+    for step in _ASIDE * white.root.T:
+        found = staged.evaluate(result.theta + step)
+        if found.ok and (_beyond(staged.layout, found)[lows == highs] > _KEPT).any():
+            check("sample", [_CURVED])
+    return white
+
+
+def _by_information(information: Array, slopes: Array) -> Array | None:
+    """Return L (n, n_u) with L L^T the inverse of information (n, n) where slopes (n_e, n) vanish; None if singular."""
+    diagonal = np.diag(information)
+    if not (information.size and np.isfinite(information).all() and (diagonal > 0.0).all()):
+        return None
+    unit = 1.0 / np.sqrt(diagonal)
+    rows = slopes * unit
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(float).tiny)
+    _, sizes, vectors = np.linalg.svd(rows)
+    open_ = vectors[int(np.sum(sizes > _KEPT)) :].T
+    values, axes = np.linalg.eigh(open_.T @ (information * np.outer(unit, unit)) @ open_)
+    if (values < _SINGULAR).any():
+        return None
+    return unit[:, None] * (open_ @ axes) / np.sqrt(values)
+
+
+def _beyond(layout: Layout, found: Evaluation) -> Array:
+    """Return by how much constraints are broken, in their units, (n_c,)."""
+    lows, highs = layout.path_limits
+    c = np.concatenate([*(values.c.ravel() for values in found.values), found.related])
+    return np.fmax(lows - c, c - highs) / layout.path_units
+
+
+def _by_covariance(posed: Posed, result: Result) -> Whitening:
     covariance = result.covariance / np.outer(posed.natural_slope(result.theta), posed.natural_slope(result.theta))
     lower, upper = posed.bounds
     spread = np.where(np.isfinite(upper - lower), (upper - lower) / _WIDE, 0.0)
@@ -74,6 +127,7 @@ def posterior(posed: Posed, theta: Array, options: IntegratorOptions) -> Callabl
     sign = jacobian_signs(posed)
     none = (-np.inf, np.full(len(posed.groups), np.nan))
     lows, highs = staged.layout.path_limits
+    allowed = np.where(lows == highs, _KEPT, 0.0)
 
     def at(theta: Array) -> tuple[float, Array]:
         if (theta < lower).any() or (theta > upper).any():
@@ -81,8 +135,7 @@ def posterior(posed: Posed, theta: Array, options: IntegratorOptions) -> Callabl
         found = staged.evaluate(theta)
         if not found.ok or not np.isfinite(found.cost):
             return none
-        c = np.concatenate([*(values.c.ravel() for values in found.values), found.related])
-        if (c < lows).any() or (c > highs).any():
+        if (_beyond(staged.layout, found) > allowed).any():
             return none
         logs = np.where(posed.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
         return float(-found.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), found.sigma.copy()

@@ -104,7 +104,9 @@ def sample(
     bounds in the scale of its search, of ``scale="log"`` in its logarithm.  Sigmas that a fit eliminates are integrated
     over, with Jeffreys' prior 1 / sigma.
 
-    Walkers begin about the estimate with the fit's covariance, by which proposals are scaled too.
+    Walkers begin about the estimate with the fit's covariance, by which proposals are scaled too.  Equations between
+    quantities are kept to if they are linear in what is searched; others are refused, as what is equally probable on a
+    curve depends on the quantity that one counts by.
 
     Parameters
     ----------
@@ -139,7 +141,8 @@ def sample(
     Raises
     ------
     InputError
-        For misuse, and where the extra is not installed, with the command that installs it.
+        For misuse, for equations that are not linear, and where the extra is not installed, with the command that
+        installs it.
 
     Examples
     --------
@@ -241,7 +244,7 @@ def _chain(
         count += 1
         return log(white.theta(u))
 
-    n, n_groups = len(posed.names), len(posed.groups)
+    n, n_groups = white.root.shape[1], len(posed.groups)
     if state is None:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
         start = np.array([_first(value, rng, n) for _ in range(walkers)])
