@@ -133,3 +133,11 @@ def test_what_has_no_evidence_is_refused_by_name() -> None:
     held = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()
     assert np.isnan(held["b"].log)
     assert "Laplace is not valid here: b at a bound; use sampling=True" in str(held)
+    wide = problem.replace(parameters={n: cf.Parameter(0.1, bounds=(-9, 9)) for n in "ab"})
+    below, choices = wide.replace(constraints=[a + b <= -1.0]), {"b": [0, cf.estimated]}
+    limited = cf.select(below, "single", choices=choices).evidence()
+    assert np.isnan(limited["b"].log)  # half of the peak or less is left, which the formula counts as a whole one
+    assert "Laplace is not valid here: 'a+b <= -1' holds" in str(limited)
+    tied = cf.select(wide.replace(constraints=[a + b == 1.0]), "single", choices=choices)
+    for sampling in (False, True):
+        assert "no evidence: 'a+b == 1' ties quantities" in str(tied.evidence(sampling=sampling))

@@ -148,16 +148,30 @@ def _group_sizes(posed: Posed) -> list[int]:
 
 
 def laplace(result: Result) -> Evidence:
-    """Return the evidence by Laplace's formula; of an optimum at a bound NaN, for there it is no peak."""
+    """Return the evidence by Laplace's formula; of an optimum at a bound or constraint NaN: it is no peak there."""
+    if tied := _tied(result):
+        return tied
     posed = _posed(result)
     held = [n for n in result.names if n in result.active]
-    if held or result.undetermined.size:
-        what = f"{', '.join(held)} at a bound" if held else "not everything is determined"
+    why = [f"{', '.join(held)} at a bound"] if held else []
+    why += [f"'{row.name}' holds" for row in result.constraints.active]
+    if why or result.undetermined.size:
+        what = ", ".join(why) or "not everything is determined"
         return Evidence(np.nan, remark=f"Laplace is not valid here: {what}; use sampling=True")
     theta, n = result.theta, len(result.names)
     log_lp = -0.5 * result.neg2loglik + _constant(posed) + _to_theta(posed, theta)
     _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)
     return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant))
+
+
+def _tied(result: Result) -> Evidence | None:
+    """Return that there is none, if an equation ties quantities: their priors are no density of what it leaves open."""
+    equal = [f"'{row.name}'" for row in result.constraints.active if row.active == "equal"]
+    if not equal:
+        return None
+    what = f"{', '.join(equal)} {'ties' if len(equal) == 1 else 'tie'} quantities"
+    why = "whose priors are no density of what that leaves open; write one by the others"
+    return Evidence(np.nan, remark=f"no evidence: {what}, {why}")
 
 
 def _posed(result: Result) -> Posed:
@@ -174,6 +188,8 @@ def _to_theta(posed: Posed, theta: Array) -> float:
 
 def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 1) -> Evidence:
     """Return the evidence by bridge sampling from draws of the posterior."""
+    if tied := _tied(result):
+        return tied
     posed = _posed(result)
     if not result.names:
         return Evidence(-0.5 * result.neg2loglik + _constant(posed))
