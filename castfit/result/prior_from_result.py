@@ -25,8 +25,8 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     """Return what a result says of its quantities, as a prior: the normal distribution with its mean and covariance.
 
     On a logarithmic scale the logarithms are normally distributed.  What that fit did not estimate, or left
-    undetermined, stays as open as it was; where a bound held a quantity, the slope against the bound counts.  Fits of
-    one data set after the other, each with the result before as its prior, end where a fit of all of them does,
+    undetermined, stays as open as it was; where bounds or constraints held quantities, the slope against these counts.
+    Fits of one data set after the other, each with the result before as its prior, end where a fit of all of them does,
     exactly so for a model that is linear in its quantities and standard deviations that are known.
 
     Parameters
@@ -96,11 +96,12 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
 
 
 def _information(result: Result) -> tuple[Array, Array]:
-    """Return rows whose squares are the information on theta, and an offset whose slope is that at bounds."""
+    """Return rows whose squares are the information on theta, and an offset: the slope at bounds and constraints."""
     known = np.asarray(result.information)
     if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
         check("Prior", ["the result holds no information on its quantities; fit again with this version of castfit"])
-    held = np.array([name in result.active for name in result.names], dtype=np.bool_)
+    along = bool(result.constraints.active)  # their slopes are shared by all quantities
+    held = np.array([along or name in result.active for name in result.names], dtype=np.bool_)
     slope = np.where(held, result.gradient, 0.0)
     size = np.sqrt(np.diag(known))
     unit = np.where(size > 0.0, size, 1.0)

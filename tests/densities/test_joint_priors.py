@@ -80,6 +80,18 @@ def test_what_an_earlier_fit_left_open_stays_open():
     same_as(cf.fit(line(SECOND, priors=prior)), cf.fit(line(one, SECOND)))
 
 
+@pytest.mark.parametrize("equal", [False, True], ids=["limit", "equation"])
+def test_a_constraint_that_held_quantities_counts(equal):
+    k, m = cf.symbols("k m")
+    first, second = straight(1, 6, "first"), straight(2, 4, "second")
+    constraint = k + m == 2.5 if equal else k + m <= 2.5
+    held = cf.fit(line(first, constraints=[constraint]), "single")
+    found = cf.fit(line(second, priors=cf.Prior(held)), "single").values
+    T = np.concatenate([times(6), times(4)])
+    y = np.concatenate([e.data["y"][1].ravel() for e in (first, second)])
+    assert [found["k"], found["m"]] == pytest.approx(np.polyfit(T, y, 1), rel=1e-7)
+
+
 @pytest.mark.slow
 def test_a_bound_that_held_a_quantity_counts():
     limited = {"k": cf.Parameter(1.0, upper=1.5)}
