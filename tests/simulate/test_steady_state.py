@@ -461,3 +461,11 @@ def test_what_grows_is_named_and_not_what_rounding_moves():
     model = cf.Model({a: 1.0 - 0.4 * a / (1 + a), b: 0.4 * a / (1 + a) - 0.3 * b, c: 0.534 * b - 0.222 * c})
     with pytest.raises(cf.SteadyStateError, match=r"'a' grows, by 0\.6 per unit of time"):
         cf.steady_state(model, {}, initial={"a": 1.0, "b": 0.5, "c": 0.1})
+
+
+def test_a_scaled_output_that_nobody_measured_leaves_a_start_at_rest():
+    x, k = cf.symbols("x k")
+    model = cf.Model({x: 1.0 - k * x}, parameters=[k], outputs={"y": cf.scaled(x)})
+    data = cf.Experiment({"x": [2.2, 1.8]}, time=[1.0, 2.0], sigma=0.1, initial=cf.steady_state(initial={x: 1.0}))
+    found = cf.fit(cf.Problem(model, data, parameters={"k": 0.4}), "single")
+    assert found.values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k is the mean

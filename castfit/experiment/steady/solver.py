@@ -175,11 +175,18 @@ class Rest(Picklable):
     def _pivots(self) -> NDArray[np.intp]:
         return np.array(self.laws.pivots, dtype=np.intp)
 
+    @cached_property
+    def _used(self) -> NDArray[np.intp]:
+        """Parameters on which the equations depend; others, as scales of outputs that nobody measured, may be NaN."""
+        return np.unique(
+            np.array([j for i in (0, 1) for j in self.equations.jac_sparsity(i, 3).get_col()], dtype=np.intp)
+        )
+
     # How it is found
 
     def _solve(self, p: Array, a: Array) -> Resting:
         functions = self._functions.at(p)
-        if not (np.isfinite(p).all() and np.isfinite(a).all()):
+        if not (np.isfinite(p[self._used]).all() and np.isfinite(a).all()):
             return self._none("parameters or initial values cannot be computed")
         w = self._consistent(np.concatenate([a, self.z_guess]), functions.both)
         if w is None:
