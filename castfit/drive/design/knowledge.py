@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from castfit.problem.quantities import Quantity
 
 WEAK = 1e-10  # the information that stands for nothing known
+EXACT = 1e5  # of what an equation between quantities holds, in relative changes
 UNKNOWN = 1e4  # relative standard deviation from which a quantity counts as unknown
 _CORRELATED = "errors of measurement depend on each other, which a design does not know; leave that away"
 _TOLERANCE = 1e-8  # of the integration, so that directions without information have none
@@ -188,8 +189,15 @@ class Knowledge:
                 if noise is not None and at.size:
                     one = told_rows(self.posed, condition, j, found, place[at], points.sigma[at, j], self.sigmas)[3]
                     rows.append(self._on(one.reshape(-1, one.shape[-1]), self.of))
-        J = np.concatenate(rows)
+        J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK * np.eye(n)
+
+    def _equations(self, theta: Array) -> Array:
+        """Return what equations between quantities tell, as rows of what is known to a part in `EXACT`, (m, n_u)."""
+        _, slopes = self.posed.related(theta)
+        rows = self._on(slopes[[of.lower == of.upper for of in self.posed.relations]], self.of)
+        size = np.linalg.norm(rows, axis=1, keepdims=True)
+        return EXACT * rows / np.where(size > 0.0, size, 1.0)
 
     def values(
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None

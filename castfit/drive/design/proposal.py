@@ -441,6 +441,10 @@ def remarks_of(design: Design) -> tuple[str, ...]:
     known, found = design.known, list[str]()
     if known.refuted:
         found.append("Data speak against the model, as print(result) says; these figures are as if it were right.")
+    equations = {of.said.name for of in known.posed.relations if of.lower == of.upper}
+    others = [c.name for c in known.problem.constraints if c.name not in equations]
+    if others:
+        found.append(f"What {listed(others)} {'tells' if len(others) == 1 else 'tell'} of quantities is left aside.")
     table = design.table
     points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(known.of)

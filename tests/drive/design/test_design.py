@@ -558,3 +558,26 @@ def test_a_fit_that_data_speak_against_is_no_ground_for_figures():
     design = cf.design(result, cf.Candidate(times, ["x"]), budget=4)
     assert result.refuted
     assert "Data speak against the model" in str(design)
+
+
+def test_an_equation_between_quantities_is_known_and_other_constraints_are_left_aside_in_words():
+    """A + b = 1.5 is one quantity less: as in the model that has 1.5 - a in the place of b."""
+    x, y, a, b = cf.symbols("x y a b")
+    times, grid = np.linspace(0.5, 6.0, 8), np.linspace(0.5, 6.0, 12)
+
+    def designed(parameters, last, constraints):
+        model = cf.Model({x: -a * x, y: a * x - last * y}, parameters=parameters, initial={x: 1.0, y: 0.0})
+        data = cf.simulate(model, {"a": 1.0, "b": 0.5} if len(parameters) == 2 else {"a": 1.0}, times)["y"]
+        experiment = cf.Experiment({"y": data + 0.02 * np.sin(9 * times)}, time=times, start=0, sigma=0.02)
+        guesses = dict(zip(("a", "b"), (0.9, 0.6), strict=True)) if len(parameters) == 2 else {"a": 0.9}
+        result = cf.fit(cf.Problem(model, experiment, parameters=guesses, constraints=constraints))
+        return result, cf.design(result, cf.Candidate(grid, outputs=["y"]), budget=4)
+
+    _, fewer = designed([a], 1.5 - a, ())
+    result, found = designed([a, b], b, [a + b == 1.5])
+    assert found.table["time"].tolist() == fewer.table["time"].tolist()
+    for told, by in ((found.before, fewer.before), (found.after, fewer.after)):
+        assert told["a"] == pytest.approx(by["a"], rel=1e-4)
+    assert found.before["b"] == pytest.approx(result.standard_errors["b"] / result.values["b"], rel=1e-4)
+    assert "left aside" not in str(found)
+    assert "a+b <= 1.4 tells of quantities is left aside" in str(designed([a, b], b, [a + b <= 1.4])[1])
