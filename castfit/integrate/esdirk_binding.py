@@ -29,6 +29,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import find_compiler
+from castfit._support.pickling import Stays
 from castfit._support.progress_line import following
 from castfit._support.records import dataclass
 from castfit._support.time_limit import look
@@ -160,7 +161,7 @@ class StepSizes:
     replay: Array | None = None
 
 
-class StoredSteps:
+class StoredSteps(Stays):
     """The steps of an integration, as the compiled integrator keeps them for that of directions.
 
     pool (room,) numbers, kept (2 L + 1,) what they are; the pool goes back to the model's with the last who knows of
@@ -217,10 +218,6 @@ class StoredSteps:
     def belongs(self, lanes: Lanes, how: tuple[Any, ...]) -> bool:
         """Tell whether these are the steps of the very same arrays, taken in the same way."""
         return all(map(is_, (*self._of, *self._how), (*_what(lanes), *how)))
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Stay here: elsewhere there is None in its place."""
-        return type(None), ()
 
     def __del__(self) -> None:
         """Let others use the pool."""

@@ -14,7 +14,7 @@ from castfit._support.arguments import is_count, option_mistakes, real, rng_mist
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import brief, listed
-from castfit._support.status import InputError, check, suggest
+from castfit._support.status import InputError, check, unknown_names
 from castfit._support.text_tables import Sheet, Tabled
 from castfit._support.time_limit import Stopped, watched
 from castfit.drive.checkup.examinations import EXAMINATIONS, LATE, MOMENT, Patient, unknown
@@ -96,7 +96,7 @@ class Checkup(Tabled):
     def __getitem__(self, name: str) -> CheckLine:
         """Return the line of a check."""
         lines = {line.name: line for line in self.lines}
-        check("doctor", [] if name in lines else [f"there is no check '{name}': {suggest(str(name), lines)}"])
+        check("doctor", unknown_names("there is no check '{}'", [name], lines))
         return lines[name]
 
     @property

@@ -219,7 +219,7 @@ class Knowledge:
         for name in names:
             j, spread = self.extended.outputs.index(name), self.spread_of(k, name, times)
             if isinstance(spread, Relative):
-                spread = np.maximum(spread.fraction * np.abs(found.values[:, found.names.index(name)]), spread.floor)
+                spread = spread.of(found.values[:, found.names.index(name)])
                 if not np.all(spread > 0.0):
                     message = (
                         f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"

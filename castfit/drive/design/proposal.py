@@ -196,8 +196,7 @@ class Design:
             data[output] = (times, np.round(np.maximum(mu, 0.0)) if counts else mu)
             if imagined.sigma is not None and output in imagined.sigma:
                 spread = self.known.spread_of(k, output, times)
-                if isinstance(spread, Relative):
-                    spread = np.maximum(spread.fraction * np.abs(mu), spread.floor)
+                spread = spread.of(mu) if isinstance(spread, Relative) else spread
                 sigma[output] = spread / self.known.factor(self.known.observed(k, output))
         noise = {o: n for o, n in imagined.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())

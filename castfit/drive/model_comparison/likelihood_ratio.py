@@ -46,7 +46,7 @@ _ROUNDING = 1e-3  # of T, that errors of two fits may make
 _AT_BOUND = 1e-6  # relative distance from a bound
 _CLEAR = 0.05
 _SINGULAR = 1e-12  # what is not determined has no covariance
-_EXACT, _DRAWS = 3, 5000  # quantities at bounds, up to which probabilities are in closed form; draws beyond
+_EXACT, _DRAWS = 3, 5000  # quantities at bounds, up to which probabilities are in closed form; by the same draws beyond
 
 
 @public("castfit")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
 from castfit.integrate.integrator import Integrator
 from castfit.integrate.lanes import Lanes
@@ -28,7 +27,6 @@ _OUTPUTS = 8  # of a run
 _RUNS = 5  # the last one ends after 1e33 of the fastest time constants
 _FIRST = 1e-2  # of it: the first output
 _CALM = 0.1  # of a variable's magnitude: what moves farther between two outputs is not near rest
-_lapack: Any = scipy.linalg.lapack  # a third of the time that NumPy's own functions take for such small matrices
 _GRID = _RATIO ** np.arange(1 - _OUTPUTS, 1.0)
 _OPTIONS = IntegratorOptions(
     relative_tolerance=1e-3, absolute_tolerance=1e-6, max_steps=2000, watch_sensitivities=False,
@@ -100,15 +98,6 @@ def _course(by: Integrator, lanes: Lanes) -> Array:
 def _fastest(jacobian: Array) -> float:
     """Return the largest modulus of the eigenvalues; NaN where there are none."""
     return float(np.abs(np.linalg.eigvals(jacobian)).max(initial=0.0)) if np.isfinite(jacobian).all() else np.nan
-
-
-def factorised(matrix: Array) -> Callable[[Array], Array] | None:
-    """Return the function that solves  matrix x = b  for b (n,) or (n, m); None if the matrix is singular."""
-    lu, pivots, singular = _lapack.dgetrf(matrix)
-    if singular:
-        return None
-    solve = _lapack.dgetrs
-    return lambda b: solve(lu, pivots, b)[0]
 
 
 def _sizes(both: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, fastest: float) -> Array:

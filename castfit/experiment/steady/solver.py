@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import casadi as ca
 import numpy as np
+import scipy
 
 from castfit._support.casadi_functions import Buffered, Built
 from castfit._support.pickling import Picklable
 from castfit.experiment.steady.laws import Laws, conservation_laws, idle_states
-from castfit.experiment.steady.settle import SettlingPoint, factorised, march, settling
+from castfit.experiment.steady.settle import SettlingPoint, march, settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     Complex = NDArray[np.complex128]
 
 _solve: Any = np.linalg.solve
+_lapack: Any = scipy.linalg.lapack  # a third of the time that NumPy's own functions take for such small matrices
 _NEWTON = 40
 _EXACT = 1e-13  # of a variable: the last Newton step
 _ROUNDED = 1e-9  # of a variable: the last one, too, where it is smaller than that and does not halve any more
@@ -214,7 +216,7 @@ class Rest(Picklable):
         w, rate, jacobian, before = now.w, now.rate, now.jacobian, np.inf
         for k in range(_NEWTON):
             matrix, residual = self._system(w, rate, jacobian, a)
-            solve = factorised(matrix)
+            solve = _factorised(matrix)
             if solve is None:
                 return None, np.inf
             step = -solve(residual)
@@ -332,6 +334,15 @@ class Rest(Picklable):
         weight = ca.SX.sym("weight", f.numel())
         hessian, _ = ca.hessian(ca.dot(weight, f), ca.vertcat(w, p))
         return ca.Function("second", [w, p, weight], [ca.densify(hessian)])
+
+
+def _factorised(matrix: Array) -> Callable[[Array], Array] | None:
+    """Return the function that solves  matrix x = b  for b (n,) or (n, m); None if the matrix is singular."""
+    lu, pivots, singular = _lapack.dgetrf(matrix)
+    if singular:
+        return None
+    solve = _lapack.dgetrs
+    return lambda b: solve(lu, pivots, b)[0]
 
 
 def _after(time: float) -> str:

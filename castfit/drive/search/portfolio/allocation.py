@@ -294,6 +294,11 @@ class PortfolioState:
         """Whether anything that looks better than every solution waits to be confirmed or followed."""
         return self.unconfirmed(last=True) is not None or self._ahead is not None
 
+    @property
+    def closable(self) -> bool:
+        """Whether any of that is to be confirmed or followed now: shares of the work may be used up."""
+        return self.unconfirmed(last=True) is not None or self.valley(last=True) is not None
+
     @cached_property
     def _spare(self) -> Mask:
         """Whether the share of valleys is left for each candidate; what its first strides take is not foreseen."""

@@ -168,7 +168,7 @@ class _PortfolioSearch:
             reason = self._done()
             self._closing = bool(reason) and self.state.unfinished
             if self._closing:
-                if self.state.unconfirmed(last=True) is not None or self.state.valley(last=True) is not None:
+                if self.state.closable:
                     self._planned.clear()
                     self.tasks.clear()
             elif reason and self.options.doubt and self.state.best < self._doubted:
