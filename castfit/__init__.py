@@ -256,7 +256,7 @@ _RENAMED = {"check": "doctor", "table": "compare_models"}  # these go on for one
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public on first use: all of it takes ten times as long as what one script needs."""
+    """Import a public name on first use; importing every name takes ten times as long as one script needs."""
     if name in _RENAMED:
         _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
         return __getattr__(_RENAMED[name])
@@ -267,7 +267,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _door(name: str) -> Any:
-    """Return a module of public names, or what has another name where it is defined."""
+    """Return a public module, or an object whose public name differs from its name in the code. Return None for
+    other names.
+    """
     # Not `from castfit import ...`, which asks here again.
     match name:
         case "noise":
@@ -452,7 +454,7 @@ def _home(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List what is for users."""
+    """List the public names."""
     return [*__all__, "__version__"]
 
 

@@ -1,4 +1,4 @@
-"""Priors: what is known of quantities before the data are seen; the home of densities that exist as noise, too."""
+"""Public priors and penalties on quantities, including densities that also exist as noise models."""
 
 from castfit._support.public_names import publish as _publish
 from castfit.densities.priors import (

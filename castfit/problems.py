@@ -136,7 +136,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A problem of the library, with what is known about it.
+    """Problem of the library, with its reference, sources, starts and recommended settings.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Benchmark:
         return one_line(f"Benchmark('{self.name}': {self.description})")
 
     def __post_init__(self) -> None:
-        """Put the problem's own guess first among the named starts."""
+        """Insert the problem's own guess as the first of the named starts."""
         guess = self.problem.to_natural(self.problem.guess).tolist()
         own = {"reference": dict(zip(self.problem.names, guess, strict=True))}
         object.__setattr__(self, "starts", {**own, **self.starts})

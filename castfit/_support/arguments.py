@@ -1,4 +1,4 @@
-"""Numbers and names as users give them, read strictly: what is neither is refused, never guessed or rounded.
+"""Strict readers of numbers and names in user arguments: other values are rejected, never guessed or rounded.
 
 NumPy would turn the text "1.5" into a number, True into 1, and a date into nanoseconds.
 """
@@ -69,7 +69,7 @@ def _entry(value: Any) -> float | None:
 
 
 def _is_missing(value: Any) -> bool:
-    """Tell None and pandas.NA, which have no truth value to ask for, from what is there."""
+    """Check whether a value is None or pandas.NA, which has no truth value."""
     return value is None or type(value).__name__ == "NAType"
 
 
@@ -90,12 +90,12 @@ def plain_numbers(record: Any) -> None:
 
 
 def is_count(value: Any, least: float = 0, most: float = np.inf) -> bool:
-    """Tell whether a value is an integer, not a bool, from `least` to `most`."""
+    """Check whether a value is an integer, not a bool, from `least` to `most`."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
 def is_within(value: Any, least: float = -np.inf, most: float = np.inf, *, strictly: bool = False) -> bool:
-    """Tell whether a value is a real number from `least` to `most`, or strictly between them."""
+    """Check whether a value is a real number from `least` to `most`, or strictly between them."""
     number = real(value)
     return number is not None and (least < number < most if strictly else least <= number <= most)
 
@@ -124,14 +124,14 @@ def read_level(where: str, given: Any, usual: float) -> float:
 
 
 def flag_mistakes(**flags: Any) -> list[str]:
-    """Find what is neither True nor False."""
+    """Return an error message for each flag that is neither True nor False."""
     return option_mistakes(
         *((name, value, is_one_of(value, True, False), "give True or False") for name, value in flags.items())
     )
 
 
 class Door(ContextDecorator):
-    """Decorates a function that users call: a call that is not possible ends in a sentence that says what was meant.
+    """Decorator of public functions that replaces errors of impossible calls by an InputError with an explanation.
 
     What it does stands in the way of no call: it looks only where Python has raised a TypeError or an
     AttributeError.
@@ -144,7 +144,7 @@ class Door(ContextDecorator):
         self.every[name] = function
 
     def __enter__(self) -> None:
-        """Let the call happen."""
+        """Do nothing before the call."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind in (TypeError, AttributeError) and trace is not None:
@@ -163,7 +163,7 @@ _KINDS = r"^ *{} : ((mapping|[A-Z]\w+(?:(?:, | or )[A-Z]\w+)*)(?: from .*)?)$"  
 
 
 def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """Say which arguments are none of the classes, or not the mapping, that their documentation asks for."""
+    """Return an error message for each argument whose class differs from the documented ones."""
     mistakes: list[str] = []
     for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
         asked = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
@@ -184,17 +184,17 @@ def items(value: Any) -> list[Any] | None:
 
 
 def kept(value: Any) -> Any:
-    """Return what may be read again and again: a list of what an iterator gives once, anything else as it is."""
+    """Return a list of the items of an iterator, which can be read only once, or any other value unchanged."""
     return list(cast("Iterator[Any]", value)) if isinstance(value, Iterator) else value
 
 
 def is_one_of(value: Any, *choices: Any) -> bool:
-    """Tell whether a value is one of a few choices, whatever its comparison would say or raise."""
+    """Check whether a value is one of several choices; values of other types are never compared."""
     return any(isinstance(value, type(choice)) and value == choice for choice in choices)
 
 
 def rng_mistakes(rng: Any) -> list[str]:
-    """Say what is wrong with a seed or a generator."""
+    """Return the error message for an invalid seed or generator."""
     try:
         np.random.default_rng(rng)
     except (TypeError, ValueError):
@@ -203,13 +203,15 @@ def rng_mistakes(rng: Any) -> list[str]:
 
 
 def text(value: Any) -> str:
-    """Show what a user gave in one line, shortened, for a message."""
+    """Return a value in one shortened line, for a message."""
     shown = " ".join(repr(value).split())
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def strange(value: Any) -> str:
-    """Show what in a column is no number, and where; the whole of it where it is no column of numbers."""
+    """Describe the non-numeric entries of a column and their positions, or the whole value if it is no column of
+    numbers.
+    """
     entries = items(value)
     if entries is None or getattr(value, "ndim", 1) != 1:
         return text(value)
@@ -222,7 +224,7 @@ def strange(value: Any) -> str:
 
 
 def reads_as_number(entry: Any) -> bool:
-    """Tell whether text would be a number, as all of a table's column is text if one cell is."""
+    """Check whether an entry is a number, or text that spells one."""
     try:
         return _entry(float(entry) if isinstance(entry, (str, bytes)) else entry) is not None
     except ValueError:
@@ -230,12 +232,12 @@ def reads_as_number(entry: Any) -> bool:
 
 
 def refused(value: Any, remedy: str) -> str:
-    """Show what is no result that a tool can use, and what to give; some results know better what to use instead."""
+    """Return the text for an unusable value with its remedy; a value's attribute `instead` overrides `remedy`."""
     return f"{text(value)}; {getattr(value, 'instead', remedy)}"
 
 
 def number_remedy(value: Any, usual: str) -> str:
-    """Say what to give instead of what is no number: how dates, and lengths of time, are counted."""
+    """Return advice for a value that is not a number: how to convert dates and time differences; `usual` otherwise."""
     first = (items(value) or [value])[0]
     if isinstance(first, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
         return "count dates from the start of the experiment, such as (dates - start) / pandas.Timedelta('1h')"

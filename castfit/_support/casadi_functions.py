@@ -57,7 +57,7 @@ def build_integrator(
 
 
 def _held(values: ca.SX) -> ca.SX:
-    """Return values, |v| < 1e150, unchanged but for what is beyond the 140th decimal, as if they were constants.
+    """Return values, |v| < 1e150, unchanged up to the 140th decimal, but with a zero derivative.
 
     CasADi differentiates by whatever is an argument of an integrator, under error control.  The derivative by a unit is
     a difference of equal numbers: rounding errors of size 1 / unit, which no step is short enough to bring below a
@@ -231,7 +231,8 @@ class Mapped:
 
 
 class Built(threading.local, Generic[K, V]):
-    """What was built for each object, such as the functions of a problem, once for every thread that uses it.
+    """Per-thread cache of an object built for each key, such as the functions of a problem, with weak references to
+    keys.
 
     Values must not hold on to their keys, or neither is ever freed.
     """
@@ -240,14 +241,14 @@ class Built(threading.local, Generic[K, V]):
         self._of: WeakKeyDictionary[K, V] = WeakKeyDictionary()
 
     def get(self, key: K, build: Callable[[K], V]) -> V:
-        """Return what `build` made of the key."""
+        """Return the value that `build` makes of the key, from the cache if present."""
         if key not in self._of:
             self._of[key] = build(key)
         return self._of[key]
 
 
 class Recent(threading.local, Generic[K, V]):
-    """The same for values that hold on to their keys: of the last few objects alone.
+    """Per-thread cache like `Built`, for values that refer to their keys; it keeps only the most recent objects.
 
     most : how many are kept
     """
@@ -257,7 +258,7 @@ class Recent(threading.local, Generic[K, V]):
         self._of: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K, build: Callable[[K], V]) -> V:
-        """Return what `build` made of the key."""
+        """Return the value that `build` makes of the key, from the cache if present."""
         if key not in self._of:
             self._of[key] = build(key)
         self._of.move_to_end(key)

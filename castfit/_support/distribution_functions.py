@@ -97,7 +97,7 @@ def chi2_tail(dof: float, x: float) -> float:
 
 @lru_cache
 def chi2_quantile(dof: float, tail: float) -> float:
-    """Return what chi-square exceeds with the probability `tail`."""
+    """Return the chi-square quantile whose probability of exceedance is `tail`."""
     if not (0.0 < tail < 1.0 <= dof <= 2.0 * _FEW):
         return float(scipy.special.chdtri(dof, tail))
     a = 0.5 * dof
@@ -170,7 +170,7 @@ def log_normal_cdf(z: Array) -> Array:
 
 
 def _where(at: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False) -> float:
-    """Return where a tail has a value; `at` returns it and the density, both by the same variable."""
+    """Find the argument at which a tail probability equals `tail`; `at` returns this probability and the density."""
     x, before = start, inf
     for _ in range(_STEPS):
         value, density = at(x)

@@ -25,7 +25,7 @@ class Serializable(Protocol):
     """A value that says itself how it is written."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what JSON gets."""
+        """Return the object as a dictionary for JSON."""
         ...
 
     @classmethod
@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """Return what any reader of JSON takes: None for a number that is not finite, within mappings and lists too."""
+    """Replace numbers that are not finite by None, also within mappings and lists, as required by JSON readers."""
     if isinstance(value, Mapping):
         return {key: finite(x) for key, x in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):
@@ -75,7 +75,7 @@ def restored(entry: dict[str, Any]) -> Any:
 
 
 def rebuilt(kind: Any, entry: Any) -> Any:
-    """Return what `restored` left of a value of a known type as a value of this type.
+    """Convert a decoded JSON entry to a value of a known type.
 
     A dataclass takes the fields that it has; those that a file lacks keep their defaults.
     """

@@ -42,7 +42,7 @@ def call_mistakes(
     every: Iterable[tuple[str, Callable[..., Any]]],
     raised: object,
 ) -> list[str]:
-    """Say why a function cannot be called so, which raised something; `every` are the functions that there are."""
+    """Return error messages for a call that raised `raised`; `every` lists the public functions to suggest from."""
     own = options_of(function)
     strange = [key for key in kwargs if key not in own]
     try:
@@ -68,7 +68,7 @@ def options_of(function: Callable[..., Any]) -> list[str]:
 
 
 def _instead(key: str, own: list[str], elsewhere: Mapping[str, list[str]]) -> str:
-    """Say what to write."""
+    """Return advice on the argument to use in place of an unknown one."""
     meant = next((_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ())
     here = [n for n in meant if n in own]
     if here:

@@ -33,7 +33,7 @@ class Picklable:
 
 
 class Stays:
-    """What stays in its process: copies share it, and pickles have None in its place."""
+    """Base of objects that stay in their process: copies share the object, and pickles contain None in its place."""
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()

@@ -1,4 +1,4 @@
-"""Where tasks run: in this process, in processes of our own, or on any `concurrent.futures.Executor`.
+"""Execution of tasks in this process, in own processes, or on any `concurrent.futures.Executor`.
 
 A `Pool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each of our own processes
 works on one task at a time, so that it is known what a worker that dies or hangs was doing: a task whose worker died is
@@ -92,7 +92,7 @@ class Pool:
         settled: bool = False,
         expected: float = float("inf"),
     ) -> Outcomes:
-        """Call ``function(*arguments)`` for every task; yield each key with what was returned, or with `Lost`.
+        """Call ``function(*arguments)`` for every task; yield each key with the returned value, or with `Lost`.
 
         function : defined in a module; it must not raise
         tasks : a deque of (key, arguments); it is emptied; the caller may append to it while iterating
@@ -130,7 +130,9 @@ class Pool:
         return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
 
     def _home(self, settled: bool) -> Callable[[int], dict[str, Any]]:
-        """Return what tells a Dask cluster where a task of some key is to run: where it did, or where the fewest do."""
+        """Return a function with Dask's placement options for a key: the previous worker, or the one with fewest
+        keys.
+        """
         there = self._cluster if settled else []
 
         def told(key: int) -> dict[str, Any]:
@@ -252,7 +254,7 @@ class _Worker:
             self.connection.send((function, task[1]))
 
     def take(self) -> Any:
-        """Return what the worker sent, or `Lost` if it is dead."""
+        """Return the object sent by the worker, or `Lost` if the worker is dead."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):

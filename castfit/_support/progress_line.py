@@ -24,7 +24,7 @@ _TICK = 1.0  # seconds after which it is written again, whatever keeps the threa
 
 
 def duration(seconds: float) -> str:
-    """Say how long something takes: "12 s", "3 min", "2.5 h"; "0.4 s" where it is short."""
+    """Format a duration: "12 s", "3 min", "2.5 h"; with one decimal, "0.4 s", below 9.5 s."""
     if seconds < 9.5:
         return f"{seconds:.1f} s"
     if seconds < 99.5:
@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
 
 
 def time_left(seconds: float, done: int, left: int) -> str:
-    """Say how long the rest of a run takes at the pace so far, as the end of a sentence; empty if nothing is left.
+    """Format the remaining time at the pace so far, as the end of a sentence; empty if nothing is left.
 
     seconds : for which it has been going on, in which `done` pieces of work ended
     """
@@ -53,7 +53,7 @@ class _Terminal:
         self._saved = (sys.stdout, sys.stderr)
 
     def guard(self, erase: Callable[[], None]) -> None:
-        """Let whatever is printed from now on erase the line first."""
+        """Replace the standard streams, so that all further output erases the line first."""
         sys.stdout, sys.stderr = (cast("Any", _Guarded(stream, erase)) for stream in self._saved)
 
     def put(self, line: str) -> None:
@@ -97,7 +97,7 @@ class _Notebook:
         self._place: Any = None
 
     def guard(self, erase: Callable[[], None]) -> None:
-        """Do nothing: what is printed has a place of its own."""
+        """Do nothing: output has its own place in a notebook."""
 
     def put(self, line: str) -> None:
         self._show({"text/plain": line})
@@ -116,7 +116,7 @@ class _Notebook:
 
 
 def _place() -> _Terminal | _Notebook | None:
-    """Return where a line can be rewritten, if anywhere: not in files, and not from processes that work for another."""
+    """Return the device with a rewritable line. Return None for files and for worker processes."""
     if multiprocessing.parent_process() is not None or not is_live():
         return None
     with suppress(OSError, ValueError, AttributeError):  # standard error may be a window without a descriptor
@@ -125,7 +125,7 @@ def _place() -> _Terminal | _Notebook | None:
 
 
 class _Line:
-    """The line: what the outermost of those who report says, and after it what those inside say.
+    """Rewritable progress line: the message of the outermost reporter, followed by those of inner ones.
 
     It appears `after` so many seconds, with how long it has been going on, and again whenever it is `due`.  A thread of
     its own keeps it moving while functions are built, or a large model is integrated: what does that does not come
@@ -150,7 +150,7 @@ class _Line:
         self.renew()
 
     def renew(self, pause: float = 0.0) -> None:
-        """Write it again if it is due, and has been for so many seconds."""
+        """Rewrite the line if it has been due for at least `pause` seconds."""
         with self._lock:
             now = time.perf_counter()
             if now < self._due + pause:
@@ -159,7 +159,7 @@ class _Line:
             self._place.put(f"{duration(now - self._began)}: {'; '.join(filter(None, self.parts))}")
 
     def erase(self) -> None:
-        """Take it away for what is printed, after which it comes back at once."""
+        """Erase the line before other output; it reappears at once afterwards."""
         with self._lock:
             if self._visible:
                 self._place.clear()
@@ -221,7 +221,7 @@ def live(*, keep: bool = True, after: float = 0.0) -> Generator[Callable[[str], 
 
 @contextmanager
 def _no_line() -> Generator[None, None, None]:
-    """Let nothing inside report on a line either."""
+    """Suppress the progress line for all code inside the context."""
     global _muted
     outer, _muted = _muted, True
     try:
@@ -231,7 +231,7 @@ def _no_line() -> Generator[None, None, None]:
 
 
 def following(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
-    """Return the `live` line of what is that verbose; one that nobody asked for (None) waits, and goes."""
+    """Return the `live` line for a verbosity; for None it appears after a delay and disappears at the end."""
     if verbose is None:
         return live(keep=False, after=_WAIT)
     return live(keep=keep) if verbose == 1 else _no_line()

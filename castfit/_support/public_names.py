@@ -55,7 +55,7 @@ def _behind_door(function: FunctionType, name: str) -> Any:
 
 
 def _with_doors(cls: type, name: str) -> None:
-    """Put the constructor and the public methods of a class behind doors."""
+    """Wrap the constructor and the public methods of a class in call guards."""
     own: dict[str, Any] = dict(vars(cls))
     if "__init__" in own:
         own["__init__"] = getattr(cls, "__init__")  # noqa: B009 - which a record writes when it is asked for

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class _Factory:
-    """What stands for a default that is made anew at every call, in signatures."""
+    """Placeholder in signatures for a default that is created anew at every call."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -94,7 +94,7 @@ def _compared(cls: Any, of: dict[str, Any]) -> None:
 
 
 def _guarded(cls: Any, of: dict[str, Any]) -> None:
-    """Keep what is frozen from being changed."""
+    """Make a class's fields read-only: assignment and deletion raise FrozenInstanceError."""
     names = frozenset(f.name for f in fields(cls))
 
     def put(self: Any, name: str, value: Any) -> None:

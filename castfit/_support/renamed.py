@@ -13,7 +13,9 @@ _T = TypeVar("_T")
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Say what to write for `old`; of a category that Python shows to users, not to developers only."""
+    """Warn that `old` is now `new`, with FutureWarning, a category that Python shows to users, not only to
+    developers.
+    """
     level, frame = 1, inspect.currentframe()
     while frame is not None and (level < 3 or frame.f_globals.get("__name__") == "contextlib"):
         level, frame = level + 1, frame.f_back  # a door between, or another context, is no caller

@@ -21,7 +21,7 @@ _PART = 48
 
 
 def brief(cls: type[T]) -> type[T]:
-    """Give a dataclass a repr that fits a line: ``Name(field=value, ...)``, without what is the default."""
+    """Give a dataclass a one-line repr, ``Name(field=value, ...)``, without fields at their defaults."""
 
     def represent(self: Any) -> str:
         given = ((f, getattr(self, f.name)) for f in fields(self) if f.repr)
@@ -34,7 +34,7 @@ def brief(cls: type[T]) -> type[T]:
 
 
 def one_line(text: str, width: int = LINE) -> str:
-    """Put text on one line, cut where it is too long; a bracket stays closed."""
+    """Join text into one line, truncated at `width`; a truncated text ends with a closing bracket."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else f"{flat[: width - 4].rstrip(', ')}...)"
 
@@ -92,7 +92,7 @@ def _key(key: Any) -> str:
 
 
 def _is_default(field: Any, value: Any) -> bool:
-    """Tell whether a field has its default; arrays and expressions are compared by identity only."""
+    """Check whether a field has its default; arrays and expressions are compared by identity only."""
     factory: Callable[[], Any] | Any = field.default_factory
     default = factory() if factory is not MISSING else field.default
     if default is MISSING:

@@ -46,13 +46,13 @@ def released() -> Generator[None, None, None]:
 
 
 def is_notebook() -> bool:
-    """Tell whether what is displayed is shown below a notebook's cell."""
+    """Check whether displayed objects appear below a notebook's cell."""
     ipython: Any = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def is_live() -> bool:
-    """Tell whether somebody may see at once what goes to standard error: on a terminal, or in a notebook."""
+    """Check whether standard error is visible at once to a user: on a terminal, or in a notebook."""
     try:
         return is_notebook() or (sys.stderr.isatty() and os.environ.get("TERM") != "dumb")
     except (AttributeError, ValueError):  # there is none, or it is closed
@@ -80,7 +80,7 @@ class Capture:
             self._text = redirection.leave(self._start)
 
     def restart(self) -> None:
-        """Forget what was written in the block so far."""
+        """Discard the output recorded in the block so far."""
         if self._redirection is not None:
             self._start = self._redirection.position()
 
@@ -129,7 +129,7 @@ class _Redirection:
                     self.restore()
 
     def position(self) -> int:
-        """Return where in the file the next line will be."""
+        """Return the current end position in the record file."""
         with self._lock:
             _flush_native()
             return os.fstat(self._sink).st_size
@@ -149,7 +149,7 @@ class _Redirection:
             self._depth += depth
 
     def read(self, start: int) -> bytes:
-        """Return what was written since `start`, at most its last `_KEEP` bytes."""
+        """Return the output recorded since `start`, at most its last `_KEEP` bytes."""
         with self._lock:
             _flush_native()
             end = os.fstat(self._sink).st_size
@@ -237,7 +237,7 @@ _current = _Redirection()
 
 
 def _after_fork() -> None:
-    """Let a forked child start anew: it must not share the parent's file, lock or redirection."""
+    """Reset the redirection in a forked child, which must not share the parent's file, lock or redirection."""
     global _current
     _current.restore()
     _current = _Redirection()

@@ -66,7 +66,7 @@ class SparseRows:
 
     @cached_property
     def starts(self) -> Index:
-        """Where the entries of each row begin, and where the last ones end, (m + 1,)."""
+        """Start of each row's entries, and the end of the last row, (m + 1,)."""
         return np.searchsorted(self.row, np.arange(self.shape[0] + 1)).astype(np.intp)
 
     def scaled(self, rows: Array | None = None, columns: Array | None = None) -> SparseRows:
@@ -130,7 +130,7 @@ def sparse_rows(given: Array | SparseRows) -> SparseRows:
 
 
 def below(parts: Sequence[SparseRows], width: int) -> SparseRows:
-    """Put matrices of the same width one below the other."""
+    """Stack matrices of equal width vertically."""
     heights = [part.shape[0] for part in parts]
     first = np.cumsum([0, *heights])[:-1]
     rows = [part.row + start for part, start in zip(parts, first.tolist(), strict=True)]

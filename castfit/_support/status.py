@@ -1,4 +1,4 @@
-"""How a solve ended, in sentences; the exceptions for misuse."""
+"""Statuses of a solve, with their messages, and exceptions for misuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Status(str, Enum):
-    """How a fit ended; the value is a stable key, `sentence` says it in words.
+    """Status of a fit; the value is a stable key, `sentence` is its message.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Status(str, Enum):
 
     @property
     def remedy(self) -> str:
-        """What to try next, where the sentence does not say it."""
+        """Recommended next step, if the sentence does not contain it; empty otherwise."""
         return _REMEDIES.get(self, "")
 
 
@@ -154,7 +154,7 @@ def suggest(name: str, valid: Iterable[str]) -> str:
 
 
 def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -> list[str]:
-    """Say a sentence, in which {} stands for the name, of each name that is not valid, with a hint."""
+    """Return a message with a suggestion for each name that is not valid; {} in `sentence` stands for the name."""
     return [f"{sentence.replace('{}', name)}: {suggest(name, valid)}" for name in names if name not in valid]
 
 

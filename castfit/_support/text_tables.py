@@ -37,7 +37,7 @@ class Sheet:
 
 
 class Tabled:
-    """What consists of sheets and sentences, its `parts`: a notebook shows tables and paragraphs."""
+    """Base of results made of sheets and sentences, `parts`: a notebook shows tables and paragraphs."""
 
     @property
     def parts(self) -> Sequence[Sheet | str]:

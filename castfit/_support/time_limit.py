@@ -65,7 +65,7 @@ class Interrupt:
 
 
 def heeding_interrupts(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function end by itself when Ctrl-C is pressed, with its result."""
+    """Decorate a function so that it can finish by itself, with its result, after Ctrl-C."""
 
     @wraps(function)
     def wrapped(*args: P.args, **options: P.kwargs) -> T:
@@ -115,7 +115,7 @@ def watched(max_time: float = np.inf) -> Generator[Watch, None, None]:
 
 @contextmanager
 def unwatched() -> Generator[None, None, None]:
-    """Let what must be finished finish."""
+    """Suspend the active time limit and interrupt watch, so that the code inside can finish."""
     outer, _current.watch = _current.watch, None
     try:
         yield

@@ -13,10 +13,12 @@ _provided: list[Any] = []
 
 
 def provide(found: Any) -> None:
-    """Say what `views` returns."""
+    """Set the object that `views` returns."""
     _provided[:] = [found]
 
 
 def views() -> Any:
-    """Return what the root provides: `names`, `plots`, `reports`, `search_curves` and `profile_bands`."""
+    """Return the object provided by the package root: `names`, `plots`, `reports`, `search_curves` and
+    `profile_bands`.
+    """
     return _provided[0]

@@ -42,13 +42,15 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
 
 
 def folder_mistakes(path: str | os.PathLike[str]) -> list[str]:
-    """Say that a file cannot be written where there is no folder."""
+    """Return an error message if the folder of a file does not exist."""
     folder = Path(path).parent
     return [] if folder.absolute().is_dir() else [f"there is no folder '{folder}'; make it first"]
 
 
 def _write_to_device(target: Path, parts: Iterable[bytes]) -> None:
-    """Write to what is no regular file; a pipe that nobody reads is refused, as it would be waited for for ever."""
+    """Write to a target that is not a regular file. A pipe without a reader raises InputError, as a write would
+    block.
+    """
     try:
         descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:

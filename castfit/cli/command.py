@@ -1,4 +1,4 @@
-"""What commands share: what a command is, exit statuses, and reading and writing what the user named."""
+"""Shared parts of the commands: the command type, exit statuses, and reading and writing of named files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def say(text: str, stream: TextIO) -> None:
 
 
 def write_json(record: Any, file: str | None) -> None:
-    """Write what --json asked for: to a file, to standard output for -, nowhere for None."""
+    """Write the record of ``--json``: to a file, to standard output for ``-``, and not at all for None."""
     if file is None:
         return
     text = json.dumps(record, indent=2, allow_nan=False)
@@ -74,7 +74,7 @@ def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def write_results(arguments: argparse.Namespace, record: Any, found: Any) -> None:
-    """Write what was asked for by --json, --plot, --save and --petab."""
+    """Write the files requested by ``--json``, ``--plot``, ``--save`` and ``--petab``."""
     write_json(record, arguments.json)
     if arguments.plot:
         found.plot(arguments.plot)

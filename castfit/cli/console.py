@@ -1,4 +1,4 @@
-"""What the command line shows: tables on standard output, progress on standard error."""
+"""Output of the command line: tables on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tell(on: Console, text: str) -> None:
 
 @contextmanager
 def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
-    """Yield a function that shows what is being done; always silent unless standard error is a terminal."""
+    """Yield a function that displays progress messages. It is silent unless standard error is a terminal."""
     with nullcontext() if silent else live(keep=False) as show:
         yield (lambda text: None) if show is None else show
 
@@ -100,7 +100,7 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]
 
 
 def _in_measure(result: Result, reference: Reference) -> tuple[str, float, float, float]:
-    """Return how a fit is told, its number, that of the reference, and the tolerance relative to that.
+    """Return the label of the measure, its value in the fit and in the reference, and the relative tolerance.
 
     Of a sigma that is unknown the library knows sums of squares: n log of these is what -2 log L differs by.
     """

@@ -71,7 +71,7 @@ def _listed(text: str | None) -> list[str] | None:
 
 
 def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes: list[str]) -> Any:
-    """Read what could be measured; None where something is wrong."""
+    """Read the candidate measurements. Return None if they are invalid."""
     conditions = {c.name: c for c in problem.conditions}
     name, outputs = arguments.experiment or next(iter(conditions)), _listed(arguments.outputs)
     if name not in conditions:
@@ -103,7 +103,7 @@ def _times(text: str | None, start: float, end: float, mistakes: list[str]) -> n
 
 
 def _choices(given: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Read what is to be chosen, by where it belongs."""
+    """Read the design variables, grouped by inputs, parameters and initial states."""
     found: dict[str, dict[str, Any]] = {"inputs": {}, "parameters": {}, "initial": {}}
     every = dict(zip(found, (model.inputs, model.parameters, model.states), strict=True))
     for text in given:

@@ -42,7 +42,7 @@ class FitCall:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> FitCall:
-        """Read what the user gave; the rest is as the kind of problem has it."""
+        """Read the options of the command. Missing options take the defaults of the kind of problem."""
         source = load(arguments.name, arguments.option)
         given = ("transcription", "solver", *SETTINGS, "start")
         said = [name for name in given if getattr(arguments, name, None) is not None]
@@ -142,7 +142,7 @@ def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mappin
 
 
 def fit_record(name: str, result: Result) -> dict[str, Any]:
-    """Return what --json writes; what is not finite becomes None."""
+    """Return the record for ``--json``. Non-finite numbers become None."""
     import numpy as np
 
     assert result.problem is not None
@@ -172,7 +172,7 @@ def fit_record(name: str, result: Result) -> dict[str, Any]:
 
 
 def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
-    """Return what is written as JSON of a model with noises."""
+    """Return the JSON record of a fit of a model with process noise."""
     told = ("success", "described", "message", "standard_errors", "log_likelihood", "n_data", "iterations", "time")
     known = {n: getattr(result, n) for n in told}
     return finite({"problem": name, "status": result.status.value, "parameters": result.values, **known})

@@ -1,4 +1,4 @@
-"""Which transcription and solver a command uses: as the user says, else as the kind of problem has it."""
+"""Transcription and solver of a command: the user's choice, else the default of the kind of problem."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_solver(name: str) -> Solver:
 
 
 def usual_parts(source: Source) -> tuple[Transcription | None, Solver | None]:
-    """Return what a problem is solved by where nothing is said; None for castfit's own defaults."""
+    """Return the default transcription and solver of a problem, each None for castfit's own default."""
     transcription = make_transcription(source, source.transcription, {})
     own = source.transcription in source.recommended or source.transcription != Source.transcription
     return transcription if own else None, None if source.solver == Source.solver else make_solver(source.solver)

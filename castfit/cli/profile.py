@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _number(text: str) -> Any:
-    """Read a number; what is none is refused later, by its name."""
+    """Convert a text to a number. Return the text itself if it is not one; it is refused later, by name."""
     try:
         return float(text)
     except ValueError:
@@ -69,7 +69,7 @@ def _number(text: str) -> Any:
 
 
 def _record(name: str, found: Profiles) -> dict[str, Any]:
-    """Return what --json writes; what is not finite becomes None."""
+    """Return the record for ``--json``. Non-finite numbers become None."""
     return finite(
         {
             "problem": name,

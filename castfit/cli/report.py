@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _description(name: str) -> str:
-    """Return what the library says of a problem."""
+    """Return the description of a problem of the library, "" for other problems."""
     from castfit import problems
 
     return problems.load(name).description if name in problems.names() else ""

@@ -49,7 +49,7 @@ def _source(arguments: argparse.Namespace) -> Source:
 
 
 def _told(arguments: argparse.Namespace, source: Source, found: Any, more: Callable[[], dict[str, Any]]) -> int:
-    """Print what was found and write what was asked for; return the exit status."""
+    """Print the result of a search, write the requested files, and return the exit status."""
     from castfit.cli import console as screen
 
     screen.tell(screen.console(stderr=arguments.json == "-"), str(found))

@@ -72,7 +72,7 @@ def _defined(file: Path) -> tuple[Any, Any]:
 
 
 def _record(name: str, found: Any) -> dict[str, Any]:
-    """Return what --json writes; what is not finite becomes None."""
+    """Return the record for ``--json``. Non-finite numbers become None."""
     return finite(
         {
             "problem": name,

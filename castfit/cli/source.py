@@ -1,4 +1,4 @@
-"""What a command works on: a problem of the library by its name, one that a Python file defines, or one of PEtab.
+"""Problem that a command works on: from the library by name, from a Python file, or from a PEtab file.
 
 ``FILE.py`` defines ``problem``; ``FILE.py:name`` names another problem in it, or a function without arguments that
 returns one.  The file runs as a script that is imported: what stands below ``if __name__ == "__main__":`` does not.
@@ -31,7 +31,8 @@ _DEFAULT = "problem"
 
 @dataclass(frozen=True)
 class Source:
-    """A problem, and what is known of it: of the library more than of a file.
+    """Problem of a command, with its starts, reference and default settings; a file has fewer such data than the
+    library.
 
     name : str
     problem : Problem
@@ -55,11 +56,11 @@ class Source:
 
     @property
     def start(self) -> Mapping[str, float]:
-        """Where a fit by the usual transcription begins."""
+        """Start of a fit with the default transcription."""
         return self.start_of(self.transcription)
 
     def start_of(self, transcription: str) -> Mapping[str, float]:
-        """Return where a fit begins: the problem's own start for a transcription, or else the reference."""
+        """Return the problem's own start for a transcription, or else the reference start."""
         return self.starts.get(transcription, self.starts["reference"])
 
 
@@ -165,7 +166,7 @@ def defined_in(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _mistakes_of(path: Path) -> Generator[None, None, None]:
-    """Say of errors where in the file they arose."""
+    """Convert exceptions into an `InputError` that names the file and the line in which they arose."""
     try:
         yield
     except InputError:
@@ -175,14 +176,16 @@ def _mistakes_of(path: Path) -> Generator[None, None, None]:
 
 
 def _stopped(path: Path, error: Exception) -> str:
-    """Say where a file stopped."""
+    """Return a message with the file, the line of the failure if it is known, and the exception."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     line = own[-1].lineno if own else getattr(error, "lineno", None)
     return f"'{path}' stopped{'' if line is None else f' in line {line}'}: {type(error).__name__}: {error}"
 
 
 def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[str, float]]:
-    """Return what draws starts: as parameters say, between finite bounds, or within a factor of ten of the guess."""
+    """Return a function that draws starts: from given distributions, between finite bounds, or within a factor of
+    ten of the guess.
+    """
 
     def draw(rng: int | np.random.Generator) -> Mapping[str, float]:
         import numpy as np

@@ -158,7 +158,7 @@ def _grown(z: float) -> float:
 def _read_method(
     model: Any, inputs: Any, transcription: Any, solver: Any, starts: Any, rng: Any, max_time: Any, mistakes: list[str]
 ) -> tuple[Any, ...]:
-    """Return what a `Planner` is told besides the question."""
+    """Read the options of a `Planner` other than the question: method, grid, tolerance, solver and starts."""
     method, elements, tolerance = StageMethod(), FIRST_ELEMENTS, 1e-7
     if isinstance(transcription, Collocation):
         method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
@@ -197,7 +197,7 @@ def _read_method(
 
 @dataclass(frozen=True, eq=False)
 class Planner(Stays):
-    """How a question is answered: `plan` does it, `again` does it for other initial states."""
+    """Solver settings for a control question: `plan` solves it, `again` solves it for other initial states."""
 
     question: ControlQuestion
     method: StageMethod
@@ -215,7 +215,7 @@ class Planner(Stays):
 
     @cached_property
     def judge(self) -> PlanJudge:
-        """The model that integrates what was found."""
+        """Judge that integrates the model under a solution."""
         return PlanJudge(self.question)
 
     def plan(self, begun: float) -> Plan:
@@ -333,7 +333,7 @@ class Planner(Stays):
     def _found(
         self, on: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, before: FoundPlan | None = None
     ) -> FoundPlan:
-        """Integrate the model under what was decided, and look at its objective and constraints."""
+        """Integrate the model under the decided inputs and quantities, and evaluate its objective and constraints."""
         decision = on.decided(solution.x)
         p, x0 = on.first(decision, P)
         courses = self._courses(on, decision, p, x0)

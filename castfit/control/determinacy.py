@@ -1,4 +1,4 @@
-"""How well a plan determines its inputs: along singular arcs the objective is sharp, and the input is not.
+"""Determinacy of the inputs of a plan: along singular arcs the objective is well determined, but the input is not.
 
 With the Jacobian of the active rows  G = (G_x  G_u)  and the Hessian H of the Lagrangian, a small change of free values
 u moves the other variables by  x_u = -G_x^+ G_u,  and the objective by  1/2 du' R du,  R = Z' H Z,  Z = (x_u, I).  A

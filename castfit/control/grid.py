@@ -53,7 +53,7 @@ class StageGrid:
         return start + horizon * self.edges
 
     def used(self, question: ControlQuestion) -> Index:
-        """Return which values of all free inputs each stage uses, (K, n_v)."""
+        """Return the indices of the values of all free inputs that each stage uses, (K, n_v)."""
         columns, offset = list[Any](), 0
         for u in question.free_inputs.values():
             piece = self._piece(u.pieces)

@@ -1,4 +1,4 @@
-"""What `control` found: inputs, states, and what the integrated model says of them."""
+"""Result of `control`: inputs, states, objective and constraints, computed by integrating the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PlanPurpose:
-    """What a plan answers, in words and names.
+    """Description of the question that a plan answers, in words and names.
 
     timed : whether the horizon was free
     chosen : names of the inputs that were chosen
@@ -46,7 +46,7 @@ class PlanPurpose:
 
     @classmethod
     def of(cls, asked: ControlQuestion) -> PlanPurpose:
-        """Say what was asked."""
+        """Describe a question: objective, free inputs and quantities, constraints, and bounds."""
         inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in asked.free_inputs.items())
         held = "; ".join(c.name for c in (*asked.path, *asked.points, *asked.whole))
         chosen = [f"the inputs {inputs}"] if inputs else []
@@ -218,7 +218,7 @@ class Plan(Tabled):
         return views().plots.plan(self, path, **options)
 
     def report(self, path: str | Path, **options: Any) -> Path:
-        """Write a page with the plan, its picture, and what is to be known of it: one file that needs no network.
+        """Write the plan with its figure and its properties as one HTML file that needs no network.
 
         Parameters
         ----------
@@ -268,12 +268,12 @@ class Plan(Tabled):
 
     @property
     def time_name(self) -> str:
-        """What the model calls time."""
+        """Name of the time symbol in the model."""
         return self.purpose.time_name
 
     @property
     def question(self) -> str:
-        """What was asked, in words."""
+        """Question that was posed, in words."""
         return self.purpose.words
 
     def summary(self) -> str:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProgramLayout:
-    """Where variables stand: values of inputs first, then quantities, slacks, and per scenario nodes and inner states.
+    """Layout of the variables: values of inputs first, then quantities, slacks, and per scenario nodes and inner
+    states.
 
     at : the positions of each stage's variables (scenarios, K, n_y)
     nodes, inner : (scenarios, K + 1, n_s) and (scenarios, K, n_w)
@@ -64,7 +65,7 @@ def lay_out(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLayout:
 
 @dataclass(frozen=True, eq=False)
 class ProgramSolution:
-    """Where a solver ended: x (n,) in the variables' own units, multipliers of rows, and how.
+    """Final point of a solver: x (n,) in the variables' own units, multipliers of the rows, status and iterations.
 
     worst : the name of the constraint that is violated most, or pulls most; "" if nothing is violated
     """
@@ -136,7 +137,7 @@ class Program:
         self._errors: list[BaseException] = []
 
     def numbers(self, P: Array) -> Array:
-        """Return what all functions take as p."""
+        """Return the parameter vector p of all functions of the program."""
         return np.concatenate([P.ravel(), self._by])
 
     @cached_property

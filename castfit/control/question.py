@@ -1,4 +1,4 @@
-"""What is asked of `control`, read and checked: every mistake at once, before anything is solved."""
+"""Question of `control`, read and checked: all mistakes are reported at once, before anything is solved."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class DecidedQuantity:
 
 @dataclass(frozen=True, eq=False)
 class ControlQuestion:
-    """A model, what is free, what is to become least, and under which constraints, over symbols of the model's system.
+    """Control question: model, free quantities, objective to minimise and constraints, over symbols of the model's
+    system.
 
     Attributes
     ----------
@@ -112,7 +113,7 @@ class ControlQuestion:
         return any(q.name == HORIZON for q in self.quantities)
 
     def place(self, name: str) -> int | None:
-        """Return where a quantity stands, None if it is none."""
+        """Return the index of a quantity by name, None if there is no such quantity."""
         return next((i for i, q in enumerate(self.quantities) if q.name == name), None)
 
 
@@ -120,7 +121,7 @@ def read_question(
     model: Any, horizon: Any, inputs: Any, minimise: Any, constraints: Any, parameters: Any, initial: Any,
     start: Any, scenarios: Any, soft: Any, mistakes: list[str],
 ) -> ControlQuestion:  # fmt: skip
-    """Read what `control` was given.
+    """Read and check the arguments of `control`.
 
     Raises InputError: listing every mistake, with those that were found before.
     """

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @brief
 @dataclass(frozen=True)
 class StageMethod:
-    """How a stage is discretised: collocation, or as many Runge-Kutta steps."""
+    """Discretisation of a stage: collocation, or a number of Runge-Kutta steps."""
 
     degree: int = 3
     scheme: str = "radau"
@@ -79,7 +79,7 @@ class StagePoint:
 
 @dataclass(frozen=True, eq=False)
 class StageRows:
-    """Expressions (m,) of y, e, P, each between two bounds at some stages; `columns` None for all of them."""
+    """Expressions (m,) of y, e, P, each between two bounds at some stages; `columns` is None for all stages."""
 
     name: str
     graph: ca.SX
@@ -210,7 +210,7 @@ class StageGraphs:
         return StageRows("initial states", ca.densify(self._first() - self.s), 0.0, 0.0, (0,))
 
     def decided(self, constraint: Constraint) -> bool:
-        """Whether what is decided moves a path constraint at the start of the horizon."""
+        """Check whether the decision variables affect a path constraint at the start of the horizon."""
         system, others = self.question.model.system, [of.name != HORIZON for of in self.question.quantities]
         there = ca.SX(ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0])
         chosen = ca.vertcat(*(q for q, other in zip(ca.vertsplit(self.q), others, strict=True) if other))
@@ -235,7 +235,9 @@ class StageGraphs:
         return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1)))
 
     def objective(self) -> list[StageRows]:
-        """Return what each stage, and what the end of the last one adds to the objective, with the price of slacks."""
+        """Return the contributions of each stage and of the end of the horizon to the objective, with the cost of
+        slacks.
+        """
         question, last = self.question, (-1,)
         price = 0.0 if question.soft is None else question.soft * ca.sum1(self.slack[int(question.worst) :])
         if question.worst:
@@ -246,7 +248,7 @@ class StageGraphs:
         return [end, StageRows("objective", per_stage)] if self.summed else [end]
 
     def _parts(self) -> tuple[ca.SX, ca.SX]:
-        """Return what the integrals that are added up are multiplied by, (1, n), and the rest of the objective."""
+        """Return the coefficients of the summed integrals in the objective, (1, n), and the rest of the objective."""
         graph, sums = self.question.objective, ca.SX(ca.vertcat(*(t.symbol for t in self.summed)))
         rest = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0]) if self.summed else graph
         return ca.SX(ca.jacobian(graph, sums)), rest
@@ -271,7 +273,9 @@ class StageGraphs:
         ]  # fmt: skip
 
     def _squared(self, expression: ca.SX, places: Sequence[tuple[ca.SX, StagePoint]]) -> ca.SX | None:
-        """Return sum w J' Q J over places: J are slopes of what is squared, else of all in which it is quadratic."""
+        """Return sum w J' Q J over places, J the slopes of the squared terms, or of all variables of a convex
+        quadratic expression. Return None if neither form applies or the sum is zero.
+        """
         system, rows = self.question.model.system, squares_in(expression)
         inner = ca.vertsplit(ca.vertcat(system.x, system.z, system.u))
         bend = ca.hessian(expression, ca.vertcat(*inner))[0]
@@ -316,7 +320,7 @@ class StageGraphs:
         return out
 
     def _points(self, edges: Array) -> list[StageRows]:
-        """Return what holds at points in time, which are edges (K + 1,) of stages, where these end."""
+        """Return the rows of constraints at points in time; these times are edges (K + 1,) of stages."""
         out: list[StageRows] = []
         for c in self.question.points:
             assert isinstance(c.times, tuple)
@@ -381,7 +385,7 @@ def exchanged_vector(expressions: Sequence[ca.SX], named: dict[str, ca.SX], p: c
 def _split_integrals(
     question: ControlQuestion, objective: ca.SX, integrals: Sequence[HorizonTerm]
 ) -> tuple[tuple[HorizonTerm, ...], tuple[HorizonTerm, ...]]:
-    """Tell integrals that the objective adds up from those that must be states."""
+    """Separate the integrals that the objective sums over stages from those that must be states."""
     varying = ca.vertcat(*(t.symbol for t in question.terms if t.kind in (INTEGRAL, END)))
     bound = ca.SX(ca.vertcat(*(c.expression for c in question.whole)))
     summed = tuple(

@@ -1,4 +1,4 @@
-"""What objectives and constraints of a whole horizon are made of: integrals, values at its end, its length.
+"""Terms of objectives and constraints of a whole horizon: integrals, values at its end, its length.
 
 Each is a CasADi symbol, so that any expression may hold it: ``cf.integral(u**2) + 10 * cf.at_end(x)``,
 ``-cf.log(cf.at_end(x))``.  A graph carries nothing but symbols, so what each one stands for is remembered here.

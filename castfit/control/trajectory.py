@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PlanCourse:
-    """What was integrated: times (n,), states x (n, n_x), integrals (n, n_terms), algebraic states z (n, n_z).
+    """Integrated trajectory: times t (n,), states x (n, n_x), integrals (n, n_terms), algebraic states z (n, n_z).
 
     u (n, n_u) are the inputs just before each time, as a stage that ends there has them.
     """

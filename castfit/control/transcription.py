@@ -34,7 +34,7 @@ _FINER = 3  # more points of the rule that sees errors
 
 @dataclass(frozen=True, eq=False)
 class PlanDecision:
-    """What was decided: values of all free inputs (n_u,), and the quantities (n_q,), in their own units."""
+    """Decision: values of all free inputs (n_u,) and the quantities (n_q,), in their own units."""
 
     values: Array
     quantities: Array
@@ -63,7 +63,7 @@ class PlanDecision:
 
 
 class TranscribedPlan:
-    """A question on a grid: its `program`, where that starts, and `decided`, which reads what was decided."""
+    """Question discretised on a grid: its `program`, its start, and `decided`, which reads the decision."""
 
     def __init__(
         self, question: ControlQuestion, method: StageMethod, grid: StageGrid, units: PlanUnits | None,
@@ -121,7 +121,7 @@ class TranscribedPlan:
                          for q, v in zip(self.question.quantities, decision.quantities, strict=True)])  # fmt: skip
 
     def decided(self, x: Array) -> PlanDecision:
-        """Read what was decided off the variables."""
+        """Extract the decision from the variables, with quantities in natural values, clipped to their bounds."""
         sought = x[self.layout.quantities]
         found = [np.exp(v) if q.log else v for q, v in zip(self.question.quantities, sought, strict=True)]
         bounds = [(q.lower, q.upper) for q in self.question.quantities]
@@ -147,7 +147,9 @@ class TranscribedPlan:
         return p, np.array(first, dtype=float)
 
     def times(self, decision: PlanDecision, extra: Sequence[float] = ()) -> tuple[Array, Index]:
-        """Return times at edges and inner points, and which of them belong to each stage: its begin, points, end."""
+        """Return the times of edges and inner points, and the indices of each stage's start, points and end among
+        them.
+        """
         question = self.question
         edges = self.grid.times(question.start, decision.horizon(question))
         inner = np.sort([*(c for c in self.method.points if c < 1.0), *extra])

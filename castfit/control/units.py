@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PlanUnits:
-    """Of states with integrals (n_s,), algebraic states (n_z,), values of inputs (n_u,), quantities (n_q,)."""
+    """Units of states with integrals (n_s,), algebraic states (n_z,), values of inputs (n_u,) and quantities (n_q,)."""
 
     states: Array
     algebraic: Array
@@ -38,7 +38,9 @@ class PlanUnits:
 def units_of(
     question: ControlQuestion, courses: Sequence[PlanCourse], parameters: Array, carried: Sequence[int]
 ) -> PlanUnits:
-    """Return them from courses with parameters (scenarios, n_p); `carried` are the integrals that are states."""
+    """Compute the units from trajectories with parameters (scenarios, n_p); `carried` are the integrals that are
+    states.
+    """
     system = question.model.system
     n_x, n_z, horizon = system.x.numel(), system.z.numel(), question.horizon
     states, algebraic, integrals = (_largest([getattr(c, n) for c in courses]) for n in ("x", "z", "integrals"))
@@ -93,7 +95,7 @@ def _slopes(question: ControlQuestion, courses: Sequence[PlanCourse], parameters
 
 
 def _spread(sizes: Array, slopes: Array, horizon: float) -> Array:
-    """Give a size to what has none, from the equations that it is in; 1 where these tell nothing."""
+    """Estimate missing sizes from the equations in which the variables occur. Use 1 if the equations give no size."""
     n = slopes.shape[0]
     for _ in range(sizes.size):
         unknown = sizes == 0.0

@@ -1,4 +1,4 @@
-"""What was found, and what the integrated model says of it: objective, constraints, and where inputs are loose."""
+"""Solution of a control problem and its check by integration: objective, constraints, and poorly determined inputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _SENTENCES = {
 
 @dataclass(frozen=True, eq=False)
 class FoundPlan(Stays):
-    """A solution with numbers P (scenarios, n_P), what was decided, and how the integrated model does under it.
+    """Solution with numbers P (scenarios, n_P), its decision, and the objective and constraints of the integrated
+    model.
 
     p : parameters of the scenarios (scenarios, n_p)
     courses, judged : of each scenario, None where the model could not be integrated
@@ -100,7 +101,7 @@ class FoundPlan(Stays):
         return bool((self.on.units.states[: sizes.size] > _LOST * sizes)[sizes > 0.0].any())
 
     def violated(self) -> Mask:
-        """Tell in which stages a path constraint is violated between its points."""
+        """Return a mask of the stages in which a path constraint is violated between its points."""
         on, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
         _, place = on.times(self.decision, BETWEEN)
         for of in self.judged if on.question.soft is None else ():
@@ -154,7 +155,7 @@ class FoundPlan(Stays):
 
 
 def unlimited(name: str) -> str:
-    """Say of an input that nothing limits it, and what to do."""
+    """Return a message that an input is unlimited, with the remedy."""
     return (
         f"Nothing limits '{name}': it has no bounds, costs nothing on the way, and enters linearly, so that the "
         "objective may fall for ever, or be the same for many inputs; give cf.Input.free(..., bounds=...), or add a "

@@ -1,4 +1,4 @@
-"""What was done and measured: data with their times and errors, inputs, events, initial states, the rest before.
+"""Experiments: data with their times and errors, inputs, events, initial states, and conditions before the start.
 
 In flows what a user knows of one experiment, as numbers, tables, dates, and expressions of the model's symbols.  Out
 flows an `Experiment`, read and checked but not worked out: no problem is known here, so that names which only the

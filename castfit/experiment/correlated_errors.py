@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def is_dependent(sigma: Any, series: Mapping[str, TimeSeries]) -> bool:
-    """Tell whether `sigma`, of all outputs or of some, says that errors depend on each other."""
+    """Check whether `sigma`, of all outputs or of some, specifies errors that depend on each other."""
     if isinstance(sigma, Mapping):
         given = cast("Mapping[Any, Any]", sigma)
         return any(_says(given[name], own, 1) for name, own in series.items() if name in given)
@@ -45,7 +45,7 @@ def _is_joint(given: Any) -> TypeGuard[Unknown]:
 
 
 def _is_matrix(given: Any, own: TimeSeries, outputs: int) -> bool:
-    """Tell a covariance from an array of deviations, (n_times, n_outputs or n_replicates)."""
+    """Distinguish a covariance matrix from an array of deviations, (n_times, n_outputs or n_replicates)."""
     if not isinstance(given, (list, tuple, np.ndarray)):
         return False
     array = reals(given)
@@ -59,7 +59,7 @@ def _is_matrix(given: Any, own: TimeSeries, outputs: int) -> bool:
 def read_dependence(
     sigma: Any, series: Mapping[str, TimeSeries], mistakes: list[str]
 ) -> tuple[dict[str, Any], dict[str, Correlation]]:
-    """Return what is left of `sigma`, by output, and how errors depend on each other."""
+    """Split `sigma` into the standard deviations and the correlations of the errors, both by output."""
     found: dict[str, Correlation] = {}
     several, whole = len(series) > 1 and not isinstance(sigma, Mapping), cast("Any", sigma)
     if several and (isinstance(sigma, ErrorCovariance) or _is_matrix(sigma, next(iter(series.values())), len(series))):
@@ -116,7 +116,7 @@ def _repeated(name: str, own: TimeSeries) -> list[str]:
 
 
 def misplaced(model: Noise) -> bool:
-    """Tell whether a noise model was given what only `sigma` of an experiment says."""
+    """Check whether a noise model was given a correlation that only `sigma` of an experiment can specify."""
     said = getattr(model, "correlation", None)
     if said is not None and not isinstance(said, Correlation):
         return True

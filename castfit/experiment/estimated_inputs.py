@@ -121,7 +121,7 @@ class EstimatedInput:
 
     @property
     def said(self) -> tuple[Any, ...]:
-        """What is said of it; the same wherever one function is meant."""
+        """Key of the settings; equal for all uses of one function."""
         same = (self.kind, self.lower, self.upper, self.scale, self.smoothness, self.order, self.per_experiment)
         return (*same, *self.knots.tolist(), *([] if self.per_experiment else self.guess.tolist()))
 
@@ -148,7 +148,7 @@ class EstimatedInput:
 
     @cached_property
     def slopes(self) -> Array:
-        """What the values at the knots contribute to g' at the knots, (n, n); of a spline only."""
+        """Derivatives of g' at the knots by the values at the knots, (n, n); for a spline only."""
         return np.asarray(self._spline(self.knots, 1), dtype=float)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What happens to a system at certain times: events that change states, and doses.
+"""Events that change the states of a system at certain times, and doses.
 
 An event replaces states by expressions of what they were; a dose adds an amount to one state, at once or by an
 infusion.  Everything may depend on parameters, times as well: a lag time is estimated like a rate constant.

@@ -71,7 +71,7 @@ def free(
     bounds: tuple[float, float] | None = None,
     prior: PriorDistribution | None = None,
 ) -> Free:
-    """Say that an initial state is estimated.
+    """Declare an initial state to be estimated.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Consistent:
 
 
 def consistent(guess: float) -> Consistent:
-    """Say that the initial value of a state follows from the algebraic equations.
+    """Declare that the initial value of a state follows from the algebraic equations.
 
     As many algebraic states then have a value of their own in `initial`: a number, ``free(guess)``, or an expression
     of parameters.  Of an algebraic state it means that its value follows, too, which it does unless one is given.
@@ -170,7 +170,7 @@ class SteadyStart(Picklable, Mapping[str, Any]):
 
 
 def relative(fraction: float, *, floor: float = 0.0) -> Relative:
-    """Say that sigma = max(fraction * abs(value), floor).
+    """Specify sigma = max(fraction * abs(value), floor).
 
     Examples
     --------
@@ -343,7 +343,7 @@ class Experiment(Picklable):
         return max(float(t[np.isfinite(y).any(axis=1)][-1]) for t, y in self.data.values())
 
     def until(self, horizon: float) -> Experiment | None:
-        """Return the experiment without the measurements after `horizon`; None if nothing is left.
+        """Return the experiment without the measurements after `horizon`. Return None if no measurement remains.
 
         Raises
         ------
@@ -429,7 +429,7 @@ class Experiment(Picklable):
 
     @property
     def steady(self) -> SteadyStart | None:
-        """What is said of the steady state in which the experiment begins; None if it does not."""
+        """Specification of the steady state in which the experiment begins; None if it begins otherwise."""
         return self.initial if isinstance(self.initial, SteadyStart) else None
 
     @property
@@ -439,7 +439,7 @@ class Experiment(Picklable):
 
     @property
     def before(self) -> Experiment:
-        """What holds before an experiment that begins at a steady state, as if it were the experiment."""
+        """Conditions before an experiment that begins at a steady state, as an `Experiment`."""
         if self.steady is None:
             raise AttributeError("nothing is said of what holds before an experiment that does not begin at rest")
         held = {
@@ -504,7 +504,8 @@ class Experiment(Picklable):
         return Points(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
 
     def _rows(self, *, measured: bool = False) -> dict[tuple[float, int], int]:
-        """Return which point a time and a replicate are; only those at which anything was measured, if so wanted.
+        """Return the index of the point for each time and replicate; if `measured`, only of points with a measured
+        value.
 
         One point per time and replicate, so that a column holds at most one value at a point.
         """
@@ -544,7 +545,9 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
 def _brought_to_rest(
     series: dict[str, TimeSeries], begin: float | None, mistakes: list[str]
 ) -> tuple[dict[str, TimeSeries], bool]:
-    """Put values at infinity where the model, which begins at rest, still is; tell whether there are any."""
+    """Move times at infinity to a finite time, as the model begins and stays at steady state. Return also whether
+    all are infinite.
+    """
     infinite = [np.isposinf(s.times) for s in series.values()]
     if not any(at.any() for at in infinite):
         return series, False

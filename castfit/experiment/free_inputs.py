@@ -69,7 +69,7 @@ class FreeInput:
         return self.kind == "linear"
 
     def _middle(self) -> float:
-        """Return the middle between finite bounds, else what is nearest to 0 within them."""
+        """Return the middle between finite bounds, else the value nearest to 0 within the bounds."""
         low, high = real(self.lower), real(self.upper)
         if low is None or high is None or np.isnan(low) or np.isnan(high):
             return 0.0

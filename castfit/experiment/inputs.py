@@ -190,7 +190,7 @@ class Input:
         name: str = "",
         per_experiment: bool = False,
     ) -> EstimatedInput:
-        """Say that an input is not known: it is estimated together with everything else, as values at knots.
+        """Declare an unknown input, which is estimated together with all other quantities, as values at knots.
 
         The values are quantities such as ``u(3)``, for input u at knot t = 3, with estimates, standard errors and
         priors like others; ``result.estimated_inputs()`` is the whole function with its band.
@@ -251,7 +251,7 @@ class Input:
         upper: float = np.inf,
         bounds: tuple[float, float] | None = None,
     ) -> FreeInput:
-        """Say that an input is to be chosen: `control` finds the values that make an objective best.
+        """Declare an input to be chosen: `control` finds the values that optimise an objective.
 
         Parameters
         ----------
@@ -342,7 +342,9 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Placeholder(Input):
-    """What stands for an estimated input, which the model calls so, once its values are quantities: 0 at all times."""
+    """Placeholder for an estimated input, named `called` in the model, once its values are quantities: 0 at all
+    times.
+    """
 
     said: EstimatedInput
     called: str

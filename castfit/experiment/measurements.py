@@ -58,7 +58,7 @@ class TimeSeries:
 
 
 def is_frame(data: Any) -> bool:
-    """Tell a pandas DataFrame, without importing pandas."""
+    """Check for a pandas DataFrame without importing pandas."""
     return hasattr(data, "iloc") and hasattr(data, "columns") and hasattr(data, "index")
 
 
@@ -159,7 +159,7 @@ def _kind(value: object) -> str:
 
 
 def of_read(given: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
-    """Return what was said of each output without those whose values could not be read, which is told already."""
+    """Return the settings per output without outputs whose values could not be read, which is reported already."""
     if not isinstance(given, Mapping):
         return given
     said = cast("Mapping[Any, Any]", given)
@@ -169,7 +169,7 @@ def of_read(given: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
 
 
 def _are_arrays(pair: tuple[Any, ...]) -> bool:
-    """Tell (times, values) from two measured numbers."""
+    """Distinguish a pair (times, values) from two measured numbers."""
     return len(pair) == 2 and not all(v is None or isinstance(v, Number) for v in pair)
 
 
@@ -287,7 +287,7 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
 
 
 def _times(data: Any, time: Any) -> dict[str | None, Any]:
-    """Return what are times: None for the common ones, and those of each series that has its own."""
+    """Return the times: the common ones under None, and by name for each series that has its own."""
     common = time
     if is_frame(data):
         if time is None:
@@ -349,7 +349,7 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
 
 @dataclass(frozen=True)
 class NoiseSpec:
-    """What was said of the errors of an experiment's measurements, by output.
+    """Specification of the measurement errors of an experiment, by output.
 
     deviations : arrays like the values of the series, where numbers were given
     noise : where more was said than that; `sigma` of a model is None (a number, or none needed), `Unknown` or an
@@ -361,7 +361,7 @@ class NoiseSpec:
 
 
 def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> NoiseSpec:
-    """Read what was given as `sigma` and as `noise`."""
+    """Read the arguments `sigma` and `noise`."""
     models, dependent = _models(noise, series, mistakes), dict[str, Any]()
     if is_dependent(sigma, series):
         sigma, dependent = read_dependence(sigma, series, mistakes)
@@ -434,14 +434,14 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
 
 
 def _is_spread(sigma: Any) -> bool:
-    """Tell an unknown standard deviation or an expression from numbers."""
+    """Check whether `sigma` is an unknown standard deviation or an expression rather than numbers."""
     return isinstance(sigma, Unknown) or (isinstance(sigma, ca.SX) and sigma.numel() == 1 and not sigma.is_constant())
 
 
 def read_sigma(
     sigma: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str], *, elsewhere: Collection[str] = ()
 ) -> dict[str, Array]:
-    """Expand every accepted form of sigma to one array per series; of those `elsewhere` it may be missing."""
+    """Expand every accepted form of sigma to one array per series; sigma may be missing for the series `elsewhere`."""
     if sigma is None or not series:
         return {}
     given: dict[str, Any]

@@ -45,7 +45,7 @@ _CONNECTED = 1e-6  # gaps, in units of the states
 
 @dataclass(frozen=True)
 class SolveStaging:
-    """What is searched: a staged problem, and by which transcription it was made.
+    """Staged problem to solve, with the transcription that built it.
 
     what : how the search began, in words; empty for the first
     second_start : makes another starting point
@@ -65,7 +65,7 @@ class SolveStaging:
 
 @dataclass(frozen=True)
 class Solved:
-    """Where a solver came to, not yet judged."""
+    """Solution returned by a solver, before verification."""
 
     staging: SolveStaging
     solution: Solution
@@ -73,7 +73,7 @@ class Solved:
 
 @dataclass(frozen=True)
 class Attempt(Solved):
-    """Where a solve, refined and verified, came to.
+    """Result of a solve after refinement and verification.
 
     linear : a linearization, if there is one, at the end
     """
@@ -83,12 +83,12 @@ class Attempt(Solved):
 
     @property
     def staged(self) -> StagedProblem:
-        """What was solved."""
+        """Staged problem that was solved."""
         return self.staging.staged
 
     @property
     def transcription(self) -> Transcription:
-        """How it was laid out."""
+        """Transcription of the staged problem."""
         return self.staging.transcription
 
     @property
@@ -104,7 +104,7 @@ class Attempt(Solved):
         return [Nodes(times[:-1], states) for times, states in known]
 
     def ending(self, status: Status, detail: str | None = None) -> Attempt:
-        """Return the same with another status."""
+        """Return a copy with another status."""
         said = self.solution.detail if detail is None else detail
         return replace(self, solution=replace(self.solution, status=status, detail=said))
 
@@ -162,7 +162,7 @@ class Attempt(Solved):
 
 @dataclass(frozen=True)
 class MetPoint:
-    """Where an attempt came to, and at what cost: that of the model where its pieces are `joined`."""
+    """Point that an attempt reached, and its cost: that of the model if its pieces are `joined`."""
 
     problem: Posed
     theta: Array
@@ -172,7 +172,7 @@ class MetPoint:
 
 @dataclass
 class FitRun:
-    """What the searches of one fit share, and what they counted."""
+    """Shared state and counters of the searches of one fit."""
 
     problem: Posed
     solver: Solver
@@ -217,7 +217,7 @@ class FitRun:
         return found
 
     def solve(self, staging: SolveStaging) -> Solved:
-        """Let the solver solve, and count what it did."""
+        """Solve a staged problem, and add the counts and history of the solution to the run."""
         control = Control(self.remaining, self._reporting(staging.staged.layout), staging.second_start, self.rough)
         solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.warm)
         self.evaluations.update(solution.evaluations)
@@ -228,7 +228,7 @@ class FitRun:
         return Solved(staging, solution)
 
     def _reporting(self, layout: Layout) -> Callable[[Iteration], Any] | None:
-        """Return what tells an iteration with the number that the result will be told by."""
+        """Return the report callback extended by the objective of the result. Return None if there is no callback."""
         report, measure = self.report, self.problem.measure
         if report is None:
             return None
@@ -280,7 +280,7 @@ class FinerElements(Refinement[SolveStaging, Solved]):
         return replace(staging, staged=finer, second_start=None, warm=True, refinement=count + 1)
 
     def concluded(self, answer: Solved) -> Solved:
-        """Say where elements are not as they should be."""
+        """Set status and detail if the elements are not accurate enough or were not checked."""
         if self.ended is None:
             return answer
         status, detail = self.ended
@@ -313,7 +313,7 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
             return None
 
     def concluded(self, answer: Attempt) -> Attempt:
-        """Say where they do not follow."""
+        """Set the status if the search was stopped, or if a released equation does not hold at the solution."""
         if self.stopped is not None:
             return answer.ending(self.stopped)
         if not (self.follow and answer.solution.status.success):
@@ -362,7 +362,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         return replace(after, staging=replace(after.staging, transcription=before.staging.transcription))
 
     def concluded(self, answer: Attempt) -> Attempt:
-        """Say where a constraint is still violated."""
+        """Set the status if a path constraint is still violated or could not be checked."""
         return answer if self.ended is None else answer.ending(*self.ended)
 
 
@@ -392,7 +392,7 @@ def with_states(transcription: Transcription, states: States) -> Transcription:
 
 
 def dependent(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ...]:
-    """Name equations of quantities whose derivatives are about combinations of those of others."""
+    """Return the names of equations whose gradients are nearly linear combinations of earlier gradients."""
     equal = np.flatnonzero(layout.relations.lower == layout.relations.upper)
     if equal.size < 2 or not linear.ok:
         return ()
@@ -496,7 +496,7 @@ def _verified(
 
 
 def _remedy(staged: StagedProblem) -> str:
-    """Say what to try after a solution that is none."""
+    """Return a suggestion for the case that the search found no solution."""
     if not staged.integrated:
         return "Use more elements, elements='auto', or another start."
     if staged.layout.chains[0].n_s:

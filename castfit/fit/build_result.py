@@ -165,7 +165,7 @@ def estimate(
 
 
 def _uncertainty(posed: Posed, found: Attempt) -> tuple[Statistics | None, str]:
-    """Return the statistics where the search ended, None if there are none, and why nothing is certain."""
+    """Compute the statistics at the end of the search, or None, and the reason if uncertainties are unknown."""
     at, verification = found.linear, found.verification
     unknown = "" if found.solution.status.success else "the fit did not succeed"
     if not (isinstance(at, Linearization) and at.ok):
@@ -204,12 +204,12 @@ def _goodness(posed: Posed, found: Attempt, seen: Seen, chi2: float, dof: int) -
 
 
 def sigma_names(posed: Posed) -> list[str]:
-    """Return what sigmas that are eliminated are called in results."""
+    """Return the names of the eliminated sigmas in results."""
     return [f"sigma({name})" if name else "sigma" for name in posed.groups]
 
 
 def _effective(posed: Posed, held: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
-    """Return how many of the values of each smooth input the data determine; NaN where that is not known."""
+    """Compute the number of values of each smooth input that the data determine; NaN if unknown."""
     out: dict[str, float] = {}
     first = 0
     for term in posed.smooth:
@@ -268,7 +268,8 @@ def versions() -> Mapping[str, str]:
 
 
 def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: NDArray[np.int8]) -> str:
-    """Say which data are reproduced exactly, so that nothing is known about their noise; empty if none are.
+    """Return a sentence about data that are reproduced exactly, so that their noise is unknown; empty if there are
+    none.
 
     Sigmas that are eliminated are then as small as errors of integration; those that are estimated are at the bound
     that the resolution of the data sets, unless another one was given.

@@ -1,4 +1,4 @@
-"""Which transcription a fit begins with that names none: the one that is predicted to take the least time.
+"""Choice of the transcription for a fit that names none: the one with the lowest predicted time.
 
     prospect      sizes, pattern, steps of one simulation from the start, what is measured
     features     numbers to which the work of an iteration, and its memory, are in proportion
@@ -107,7 +107,7 @@ class Probe:
         return self.by.label
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
-        """Solve; where nothing is found, from the second start as well, and the better end is returned."""
+        """Solve. If the result is poor, solve from the second start as well and return the better end."""
         began = time.perf_counter()
         first = self._down(staged, control, warm=warm)
         if not self.twice or control.second_start is None or first.status.cut_off or not _poor(staged, first):
@@ -122,7 +122,7 @@ class Probe:
         return first
 
     def _down(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
-        """Go down from the problem's start; what is given up ends as if no iterations were left."""
+        """Minimise from the start of the problem. A search that is given up ends with status MAX_ITERATIONS."""
         lowest: list[float] = []
         given_up, (past, part) = False, self.patience
 
@@ -152,7 +152,7 @@ def _cost(staged: StagedProblem, v: Array) -> float:
 
 
 def _joined(staged: StagedProblem, first: Solution, second: Solution) -> Solution:
-    """Return the better end of two, with what both of them took."""
+    """Return the better of two solutions, with the counts and history of both."""
     better = not _poor(staged, second) or _cost(staged, second.v) < _cost(staged, first.v)
     return replace(
         second if better else first,
@@ -165,7 +165,7 @@ def _joined(staged: StagedProblem, first: Solution, second: Solution) -> Solutio
 
 @dataclass(frozen=True)
 class Prospect:
-    """What a fit is in for.
+    """Size and properties of a fit, from which its time and memory are predicted.
 
     n_x, n_z : states and algebraic states
     n_q : quantities of an experiment, at most
@@ -229,27 +229,27 @@ class Prospect:
         )
 
     def with_stiffness(self, problem: Posed, staged: ShootingProblem) -> Prospect:
-        """Return the same after a look at how fast the model decays along its simulation."""
+        """Return a copy in which `stiff` is set from the fastest decay of the model along its simulation."""
         if self.stiff or not self.reached or self.n_x > _FEW:
             return self
         return replace(self, stiff=_stiffness(problem, staged) > _STIFF)
 
     @property
     def kind(self) -> str:
-        """Which models took as many iterations."""
+        """Key of the class of models with similar iteration counts."""
         return ("measured" if self.measured else "partly measured") + (", stiff" if self.stiff else "")
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a fit is predicted to take: seconds where costs were measured, and bytes beside those of the problem."""
+    """Predicted cost of a fit: seconds on the machine of the measured costs, and bytes in addition to the problem."""
 
     seconds: float
     memory: float
 
 
 def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Return what the time of an iteration, and its memory, are in proportion to, by transcription.
+    """Return the terms to which time and memory of an iteration are proportional, by transcription.
 
     Multiple shooting was measured where integration is compiled.
     """
@@ -297,7 +297,8 @@ def prices(prospect: Prospect) -> dict[str, Price]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a fit begins with, by another solver than its own or None, what follows if that finds nothing, and why.
+    """First transcription of a fit, a solver that replaces its own or None, the transcription that follows, and the
+    reason.
 
     back : whether what follows hands its end back, because it takes longer for whatever refits it
     simulated : single shooting from the start, by which it was chosen
@@ -387,7 +388,7 @@ def chosen(
 
 
 def available_memory() -> float:
-    """Return how many bytes there are for more; infinitely many where the system does not tell."""
+    """Return the available memory in bytes; inf if the system does not report it."""
     found = [np.inf]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -403,7 +404,7 @@ def available_memory() -> float:
 
 
 def _stiffness(problem: Posed, staged: ShootingProblem) -> float:
-    """Return how many time constants of the fastest decay an element of collocation is long, at most."""
+    """Compute the largest length of a collocation element, in time constants of the fastest decay."""
     longest = max(_longest_element(c) for c in problem.conditions[:_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
     points = islice(staged.visited(staged.start, _LOOKED_AT), _LOOKED_AT * _EXPERIMENTS)
@@ -425,6 +426,6 @@ def _slopes(model: Model) -> ca.Function:
 
 
 def size_of(memory: float) -> str:
-    """Say how much memory something takes."""
+    """Format an amount of memory in MB or GB."""
     size, unit = (memory / 1e9, "GB") if memory >= 1e9 else (memory / 1e6, "MB")
     return f"{size:.2g} {unit}" if size < 10.0 else f"{size:.0f} {unit}"

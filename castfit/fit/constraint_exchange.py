@@ -30,7 +30,7 @@ _APART = 1e-3  # of the distance to the next point: as near to one a time tells 
 
 @dataclass(frozen=True)
 class Lapse:
-    """Where a constraint along the path is violated between points: worst by `excess`, in its own unit, at `time`.
+    """Violation of a path constraint between points: the largest is `excess`, in its own unit, at `time`.
 
     times : per condition the times to be held as well
     """
@@ -43,7 +43,7 @@ class Lapse:
 
     @property
     def sentence(self) -> str:
-        """Say so."""
+        """Sentence that reports the violation."""
         return (
             f"Between the times at which it is held, '{self.name}' is violated by {self.excess:.3g}, at t = "
             f"{self.time:.4g} ({self.experiment})."
@@ -51,7 +51,7 @@ class Lapse:
 
 
 def lapse(posed: Posed, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> Lapse | None:
-    """Return the worst violation between points at v; None if there is none, or nothing is held along the path.
+    """Find the worst violation of path constraints between points at v; None if there is none.
 
     Raises SimulationError if the model cannot be integrated.
     """

@@ -52,7 +52,7 @@ _TRIES, _FAR, _NEAR = 8, 3.0, 1.5  # of widths of the likelihood of a logarithm:
 
 
 class CorrelatedErrors(RefinedFit):
-    """How errors depend on each other, until it stays."""
+    """Refinement of the error correlations, repeated until they no longer change."""
 
     what = "errors that depend on each other"
 
@@ -93,7 +93,7 @@ class CorrelatedErrors(RefinedFit):
         return FitQuestion(posed.with_errors(new), answer, near=True)
 
     def concluded(self, answer: Result) -> Result:
-        """Return the result with what was found of the errors."""
+        """Return the result with the estimated error correlations."""
         said = list(self.notes)
         if self.found is None or self.notes:
             said += ["The errors were still taken for independent."] if not answer.success else []
@@ -137,7 +137,7 @@ class _Residuals:
 
     @classmethod
     def of(cls, answer: Result, posed: Posed) -> _Residuals:
-        """Take them from a fit of a problem, whose Jacobian is that of independent errors."""
+        """Build the residuals and Jacobians from a fit, whose Jacobian is that of independent errors."""
         sizes = [int(c.points.mask.sum()) for c in posed.conditions]
         free = np.array([name not in answer.active for name in answer.names], dtype=np.bool_)
         J = scipy.sparse.csr_array(answer.jacobian).toarray()[:, free]
@@ -149,7 +149,7 @@ class _Residuals:
         return cls(own, slopes[:-1], slopes[-1])
 
     def at(self, moved: Array) -> _Residuals:
-        """Return what they are where theta has moved, to first order."""
+        """Return the residuals after a change of theta, to first order."""
         return replace(self, r=[r + J @ moved for r, J in zip(self.r, self.J, strict=True)])
 
 
@@ -177,7 +177,7 @@ def _likeliest_time(posed: Posed, label: str, times: dict[str, float], residuals
 
 
 def widened(answer: Result, posed: Posed, label: str, found: CorrelationEstimates, residuals: _Residuals) -> Result:
-    """Return the result with a covariance that holds what is uncertain about a time constant."""
+    """Return the result with the uncertainty of a time constant included in its covariance."""
     free = np.flatnonzero([name not in answer.active for name in answer.names])
     if not free.size or len(answer.names) > WRITTEN_OUT:
         return answer
@@ -306,7 +306,7 @@ def _moved(before: CorrelationEstimates, after: CorrelationEstimates) -> float:
 
 
 def told(found: CorrelationEstimates) -> Iterable[str]:
-    """Say what was found."""
+    """Describe the estimated error correlations, one sentence each."""
     for name, time in found.times.items():
         error = found.errors.get(name, np.inf)
         if np.isfinite(error) and error < 1.0:

@@ -1,4 +1,4 @@
-"""How many nodes delay lines need: as many as it takes until the estimates move no more.
+"""Number of nodes of delay lines: it is increased until the estimates no longer change.
 
 A fit of a model with delays is repeated, from where it ended, with half as many nodes more, until no estimate moves by
 more than a hundredth of its standard error.
@@ -62,7 +62,7 @@ class DelayNodes(RefinedFit):
         return super().joined(before, after)
 
     def concluded(self, answer: Result) -> Result:
-        """Say how many nodes there are, and whether that is enough."""
+        """Append to the message how many nodes there are and whether they suffice."""
         return answer.ended(answer.status, f"{answer.message} {self.said}") if self.said else answer
 
 

@@ -213,7 +213,7 @@ plain_fit = cast("Callable[..., Result]", fit)
 
 
 def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:
-    """Say which arguments mean nothing where the model has noises."""
+    """List the arguments that have no effect for a model with noises, and an unsuitable start."""
     why = "means nothing for a model with noises, whose path is estimated by its likelihood; leave it out"
     found = [f"{name} {why}" for name, said in given.items() if said]
     known = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
@@ -221,7 +221,7 @@ def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:
 
 
 def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
-    """Return what is found out by fitting again, the outermost first."""
+    """Return the refinements that repeat the whole fit, the outermost first."""
     found: list[type[RefinedFit]] = []
     if problem.model.adaptive and verify:
         from castfit.fit.delay_refinement import DelayNodes
@@ -245,7 +245,7 @@ def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
 
 @dataclass(frozen=True)
 class _Fit:
-    """What `fit` was asked for, checked; the problem and the start are what refinements change."""
+    """Checked arguments of `fit`, except the problem and the start, which refinements change."""
 
     asked: Transcription | None
     given: Solver | None
@@ -330,7 +330,7 @@ class _Fit:
 
 
 def _worker_mistakes(workers: Any, asked: Transcription | None) -> list[str]:
-    """Say what is wrong with workers, or why they would have nothing to do."""
+    """List the mistakes in `workers`, including a transcription that integrates nothing."""
     wrong = worker_mistakes(workers)
     alone = not isinstance(workers, Executor) and workers == 1
     if (
@@ -347,7 +347,7 @@ def _origin(
     start: Mapping[str, float] | Result | Decomposed | SoftStart | str | None,
     max_time: float,
 ) -> Origin:
-    """Find where the search starts; a note says what was done for it."""
+    """Compute the start of the search, with a note on the method used."""
     if isinstance(start, Result):
         start = {**start.parameters, **start.initial_states}
     if start is None or isinstance(start, Mapping):
@@ -414,7 +414,7 @@ def _reporter(
     line: Callable[[str], None] | None,
     deadline: float,
 ) -> Callable[[Iteration], Any] | None:
-    """Return what is called after each iteration; how many are left nobody knows, but what one takes, and the limit."""
+    """Return the function called after each iteration, which reports objective, time per iteration and time limit."""
     if verbose != 2 and line is None:
         return callback
     began = time.perf_counter()
@@ -439,6 +439,6 @@ def _reporter(
 
 @cache
 def _mention(sentence: str) -> None:
-    """Print what is said once in a process."""
+    """Print a sentence once per process."""
     if sentence:
         say(sentence)

@@ -1,4 +1,4 @@
-"""Which quantities end at the kink of their prior: a fit with Laplace priors, as a few smooth ones.
+"""Fits with Laplace priors: a few smooth fits decide which quantities end at the kink of their prior.
 
     minimise  f(theta) + sum_i |u_i(theta)| / b_i        u_i: distance from the kink
 
@@ -72,7 +72,7 @@ class Kink:
 
 @dataclass(frozen=True)
 class KinkSide:
-    """Where a quantity is relative to a kink: sign +1, -1, or 0 at it; its multiplier; the data's curvature along u."""
+    """Position of a quantity relative to a kink: sign +1, -1, or 0 at it; multiplier; curvature of the data along u."""
 
     sign: float
     multiplier: float

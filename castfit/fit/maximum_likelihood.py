@@ -1,4 +1,4 @@
-"""How `fit` maximises likelihoods that are no sums of squares: by least squares first, then exactly.
+"""Maximisation of likelihoods that are not sums of squares: first by least squares, then exactly.
 
     least squares with one sigma per output  -->  spreads as its residuals say  -->  the likelihood itself
 
@@ -32,7 +32,7 @@ _ROUGH = 1e-4  # of half the squares: what least squares may be off where they a
 
 
 def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
-    """Search by least squares, then for what is most likely."""
+    """Search by least squares, then maximise the likelihood."""
     problem = run.problem
     plain = surrogate(problem)
     places = [problem.names.index(name) for name in plain.names]

@@ -1,4 +1,4 @@
-"""What a fit is made of, a transcription and a solver: what each must offer, and their names."""
+"""Interfaces and names of the two parts of a fit: transcriptions and solvers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Transcription(Protocol):
 
     @property
     def integrator(self) -> IntegratorOptions:
-        """How stages are integrated, or checked against integration."""
+        """Integrator options of the stages, or of their check against integration."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Transcription(Protocol):
 
     @property
     def states(self) -> States:
-        """Where states start; "data" also where there are none to start."""
+        """Start values of the states; "data" also if no states are started."""
         ...
 
     def transcribe(self, problem: Posable, theta: Array) -> StagedProblem:
@@ -100,7 +100,7 @@ _T = TypeVar("_T")
 def parts_from(
     transcription: Any, solver: Any, mistakes: list[str], *, default: tuple[Transcription, Solver] | None = None
 ) -> tuple[Transcription, Solver]:
-    """Read a transcription and a solver as users give them; what is wrong is added to `mistakes`.
+    """Parse the transcription and solver that a user passed; append mistakes to `mistakes`.
 
     What is not given is that of `default`, or else Collocation() and GaussNewton().
     """
@@ -121,7 +121,7 @@ def given_parts(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     also: Iterable[str] = (),
 ) -> tuple[Transcription | None, Solver | None]:
-    """Read parts that are given ready, by name, or not at all (None); what is wrong is added to `mistakes`.
+    """Parse a transcription and solver passed as objects, names or None; append mistakes to `mistakes`.
 
     "multiple/ipopt" names both; `settings` are keyword arguments by a transcription's name, `also` says what else a
     name might have meant.
@@ -141,7 +141,7 @@ def given_parts(
 
 @dataclass(frozen=True)
 class Demand:
-    """What a transcription gives instead of Jacobians, which not every solver can use.
+    """Requirement of a transcription that provides no Jacobians, which not every solver fulfils.
 
     what, remedy : words, of what it is and what to do with another solver
     solver : makes the usual solver for it
@@ -168,13 +168,13 @@ DEMANDS: dict[type, Demand] = {
 
 
 def _demand(transcription: Any) -> Demand | None:
-    """Return what a transcription demands; one of the user's own need not say that it demands nothing."""
+    """Return the requirement of a transcription, or None. A user's transcription need not define `gives`."""
     gives = getattr(transcription, "gives", (Linearization,))
     return None if Linearization in gives else DEMANDS[gives[0]]
 
 
 def mismatches(transcription: Any, solver: Any) -> list[str]:
-    """Find what a solver cannot do with what a transcription gives."""
+    """List the mismatches between the output of a transcription and the input of a solver."""
     demand = _demand(transcription)
     if demand is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
         return [f"{demand.what}, of which {type(solver).__name__} can make nothing; {demand.remedy}"]

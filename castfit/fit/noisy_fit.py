@@ -46,7 +46,7 @@ _GUESS = 0.1  # of the size of the data: where an unknown sigma begins
 
 
 def noisy_mistakes(problem: Posed) -> list[str]:
-    """Say what a model with noises cannot be combined with, and what to do instead."""
+    """List the features that cannot be combined with noises in a model, with alternatives."""
     model, found = problem.model, list[str]()
     said = f"the model has noises ({', '.join(model.noises)}), so that"
     if problem.constraints or problem.state_bounds:
@@ -100,7 +100,7 @@ class _Climb:
         return likelihood.evaluate(y, starts)
 
     def told(self, at: PathEvaluation) -> bool:
-        """Tell how things stand; return whether the search is to stop."""
+        """Report the current point, and return whether the search must stop."""
         self.history.append(2.0 * at.value)
         seconds = time.perf_counter() - self.began
         now = Iteration(len(self.history) - 1, at.value, np.nan, 0.0, at.y, seconds, self.history[-1], LIKELIHOOD)
@@ -111,7 +111,7 @@ class _Climb:
         return self.halted()
 
     def halted(self) -> bool:
-        """Tell whether the search is to stop."""
+        """Check whether the search must stop."""
         if self.stopped is not None:
             return True
         if time.perf_counter() > self.deadline:
@@ -121,7 +121,7 @@ class _Climb:
         return self.stopped is not None
 
     def free(self, at: PathEvaluation) -> Mask:
-        """Tell which quantities no bound holds."""
+        """Return a mask of the quantities that are not fixed by a bound."""
         held = ((at.y <= self.lower) & (at.gradient > 0.0)) | ((at.y >= self.upper) & (at.gradient < 0.0))
         return ~held
 
@@ -226,14 +226,14 @@ class _Climb:
         return out
 
     def flat(self, at: PathEvaluation, hessian: Array) -> Mask:
-        """Tell which logarithms leave the likelihood as it is, to rounding, however near to 0 they bring a quantity."""
+        """Return a mask of the free logarithms with negligible curvature, if the Hessian is not positive definite."""
         free = self.free(at)
         if definite(hessian[np.ix_(free, free)]):
             return np.zeros(free.size, dtype=np.bool_)
         return free & self.log & (np.abs(np.diag(hessian)) < _NOTHING)
 
     def fine(self, before: float, now: float, experiments: int) -> bool:
-        """Tell whether stages are fine enough, by what the last two refinements moved log L by.
+        """Check whether the stages are fine enough, from the changes of log L in the last two refinements.
 
         What n experiments leave counts beside standard errors that shrink with sqrt(n).
         """
@@ -243,7 +243,7 @@ class _Climb:
         return abs(now) < _STILL * np.sqrt(experiments) * (min(ratio, _BEST_GAIN) - 1.0)
 
     def bands(self, likelihood: PathLikelihood, at: PathEvaluation) -> PathBands:
-        """Return what tells how wide the bands of the path are."""
+        """Build the quadrature that computes the bands of the path."""
         starts = [mode.start for mode in at.modes]
 
         def evaluate(y: Array) -> PathEvaluation | None:
@@ -253,12 +253,12 @@ class _Climb:
         return PathBands(likelihood.chains, evaluate, at, self.log, (self.lower, self.upper))
 
     def first_widths(self, y: Array) -> Array:
-        """Return steps of differences where nothing is known of the curvature."""
+        """Return the step sizes of finite differences used before any curvature is known."""
         return np.where(self.log, 1.0, np.maximum(np.abs(y), 1e-3)) * _FIRST_STEP
 
 
 def definite(hessian: Array) -> bool:
-    """Tell whether a matrix is positive definite by more than rounding, whatever the units."""
+    """Check whether a matrix is positive definite by more than rounding, independently of the units."""
     if not (hessian.size and np.isfinite(hessian).all() and (np.diag(hessian) > 0.0).all()):
         return False
     unit = np.sqrt(np.diag(hessian))
@@ -352,7 +352,7 @@ def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEv
 def _remarks(
     search: _Climb, at: PathEvaluation, hessian: Array, status: Status, refined: float, likelihood: PathLikelihood
 ) -> list[str]:
-    """Say what a user should know of the end."""
+    """List the remarks for the user about a successful search."""
     found: list[str] = []
     if not at.modes or not status.success:
         return found

@@ -1,4 +1,4 @@
-"""Bands of a path that hold what is uncertain about the quantities, by a quadrature over them.
+"""Bands of a path that include the uncertainty of the quantities, by a quadrature over them.
 
     var x = var(x | q^) + sum_j sum_+- w_j+- (var(x | q_j+-) - var(x | q^) + (x^(q_j+-) - x^(q^))^2)
 
@@ -30,7 +30,7 @@ _NEAR = 1.5  # how far off a width may be: what is found there grows as its squa
 
 @dataclass(frozen=True)
 class PathBands:
-    """The quadrature: of a likelihood, about its maximum `at`, within limits of y; `log` (n_y,) tells what is positive.
+    """Quadrature of a likelihood about its maximum `at`, within limits of y; `log` (n_y,) marks positive quantities.
 
     evaluate : the likelihood at y, begun at the paths of `at`; None where there is no time left for it
     """
@@ -82,7 +82,9 @@ class PathBands:
 
 
 def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
-    """Return the columns of a root of the covariance, of what is least known relatively first."""
+    """Return columns of a root of the covariance, by decreasing relative deviation, then one per non-finite
+    variance.
+    """
     free = np.isfinite(np.diag(covariance))
     sizes = np.where(log, 1.0, np.maximum(np.abs(y), 1e-300))
     spread = np.where(free, np.sqrt(np.where(free, np.diag(covariance), 0.0)) / sizes, -1.0)

@@ -1,4 +1,4 @@
-"""Solve, look, and solve again something finer, until the answer asks for nothing more: one loop for all of these.
+"""Loop that solves, checks and solves a finer problem, until the answer requires no further refinement.
 
     question --begun--> --solve--> answer --refined--> finer question --solve--> ... --None--> concluded
 
@@ -32,7 +32,7 @@ A = TypeVar("A")
 
 
 class Refinement(ABC, Generic[Q, A]):
-    """What is found out by solving again; made anew for every question, of which it keeps what it needs.
+    """Refinement by repeated solves. A new object is created for each question and keeps its state.
 
     what : in words
     """
@@ -40,19 +40,19 @@ class Refinement(ABC, Generic[Q, A]):
     what: ClassVar[str]
 
     def begun(self, question: Q) -> Q:
-        """Return what is solved first."""
+        """Return the first question to solve."""
         return question
 
     @abstractmethod
     def refined(self, answer: A) -> Q | None:
-        """Return what is to be solved next, or None if the answer is as it should be, or as good as can be."""
+        """Return the next question to solve, or None if the answer is good enough or cannot be improved."""
 
     def joined(self, before: A, after: A) -> A:
         """Return the answer after a finer question was solved."""
         return after
 
     def concluded(self, answer: A) -> A:
-        """Return the answer to what was asked, with what is to be said about it."""
+        """Return the answer to the original question, with remarks on the refinement."""
         return answer
 
     def finished(self, answer: A, solve: Callable[[Q], A]) -> A:

@@ -1,4 +1,4 @@
-"""How smooth estimated inputs should be: weights of their roughness, chosen by their marginal likelihood.
+"""Smoothness of estimated inputs: weights of their roughness, chosen by marginal likelihood.
 
     minimise  f(theta) + 1/2 sum_i w_i |R_i z_i|^2        f: what data and priors cost
 
@@ -81,7 +81,7 @@ class SmoothnessWeights(RefinedFit):
         return found if self.sigma is None else found.with_sigma(self.sigma)
 
     def _collapsed(self, answer: Result) -> bool:
-        """Tell whether the data are met exactly, so that one unknown sigma of all of them went where it is none."""
+        """Check whether the data are met nearly exactly, so that the only unknown sigma tends to 0."""
         posed, n = self.problem.posed, answer.n_data
         priors = len(posed.every_prior) > len(posed.smooth)
         alone = len(posed.groups) == 1 and all(o is None or o.group == 0 for c in posed.conditions for o in c.observed)
@@ -115,7 +115,7 @@ class SmoothnessWeights(RefinedFit):
         return FitQuestion(self._weighed, answer, near=True)
 
     def concluded(self, answer: Result) -> Result:
-        """Return the result with its weights: what is asked of it later holds at these."""
+        """Return the result with its weights set in its problem, so that later computations use them."""
         if not answer.success:
             said = [f"How smooth {', '.join(answer.smoothness)} should be was not settled."]
         else:
@@ -136,7 +136,7 @@ class SmoothnessWeights(RefinedFit):
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """What data and priors cost near a fit, and the roughness of inputs; log weights rho (n,).
+    """Local model of the cost of data and priors near a fit, and the roughness of inputs; log weights rho (n,).
 
     data : number of data and f at the fit, where sigma is chosen with the weights; these are then relative to it
     H (k, k), g (k,) of the cost, over the variables that no bound holds, scaled; per input rows r (m,) and J (m, k)
@@ -200,7 +200,7 @@ class LocalModel:
 
     @property
     def _rest(self) -> int:
-        """How many data are left for sigma: the directions that no penalty reaches take one each."""
+        """Number of data left to estimate sigma; each direction without a penalty takes one."""
         return 0 if self.data is None else max(self.data[0] - len(self.g) + sum(r.size for r, _ in self.rows), 1)
 
     def sigma(self, rho: Array) -> float:
@@ -251,7 +251,7 @@ class LocalModel:
         )
 
     def notes(self, rho: Array) -> list[str]:
-        """Say of each input whether it is as smooth, or as free, as can be."""
+        """Return a note for each input that is as smooth or as rough as possible; otherwise an empty string."""
         found: list[str] = []
         for left, (r, _) in zip(self.effective(rho).tolist(), self.rows, strict=True):
             smooth = "is as smooth as can be: the data show no more than what the penalty leaves free"

@@ -61,7 +61,7 @@ _TIGHTEST = 1e-12
 
 @dataclass(frozen=True)
 class Verification:
-    """What integrating the model with error control makes of a solution.
+    """Comparison of a solution with an integration of the model under error control.
 
     reproduced : whether this is the trajectory, and the chi2, of the search
     chi2 : of the integration from the initial states, or, where only pieces can be integrated, from the nodes; in units
@@ -159,7 +159,8 @@ def _shooting(
 
 
 def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
-    """Return the stages that begin at a measured time or breakpoint, if these are few and nothing is measured inside.
+    """Return the stages that begin at a measured time or breakpoint, or None if they are many or data lie inside
+    stages.
 
     Then every piece has but one output, at its end, and one integrator serves all.
     """
@@ -177,7 +178,7 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
 
 @cache
 def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> IntegratorOptions:
-    """Ask for a tenth of the error of the search, and for error control where there was none.
+    """Return integrator options with a tenth of the search's error, and with error control if it had none.
 
     What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
     """
@@ -296,7 +297,7 @@ def objective_of(problem: Posed, layout: Layout, at: Evaluation) -> float:
 
 
 def objective_function(problem: Posed, layout: Layout) -> Callable[[Array, float, float], float]:
-    """Return what makes `Posed.measure` of variables (n_v,), the cost and chi2 there."""
+    """Return a function that computes `Posed.measure` from variables (n_v,), their cost and chi2."""
     squares = problem.measure == CHI2
     missing = 0.0 if squares else constant(problem) + problem.prior_constant
     share, unknown = 0.5 if problem.measure == PETAB else 1.0, int(layout.group_sizes.sum())

@@ -102,7 +102,9 @@ class AlgebraicEquations:
             return (g_x.transpose(0, 2, 1) @ mu)[..., 0], (g_p.transpose(0, 2, 1) @ mu)[..., 0]
 
     def sizes(self, at: AlgebraicPoints, z: Array, unit: Array) -> Array:
-        """Return how far each equation moves when an algebraic state moves by its unit (N, n_z), positive, (N, n_z)."""
+        """Return the largest change of each equation by a unit change of an algebraic state; unit (N, n_z), result
+        (N, n_z).
+        """
         if self.n_z == 0:
             return np.ones(z.shape)
         moved = np.abs(self._evaluate(self._newton, at, z)[1] * unit[:, None]).max(axis=2)

@@ -60,7 +60,7 @@ def load(source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
 
 
 def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
-    """Return where the library compiled from a C source is, which can be loaded.
+    """Return the path of the loadable library of a C source, compiled if it is not in the cache.
 
     Raises CompilationError: as `load`.
     """
@@ -100,7 +100,7 @@ def shipped(source: str, folder: Path, stem: str) -> ctypes.CDLL | None:
 
 
 def is_compiled(source: str, flags: tuple[str, ...]) -> bool:
-    """Tell whether the library of a C source is in the cache."""
+    """Check whether the library of a C source is in the cache."""
     compiler = find_compiler()
     return compiler is not None and (cache_folder() / _name(source, flags, compiler)).exists()
 
@@ -158,7 +158,7 @@ def _is_ours(path: Path) -> bool:
 
 @cache
 def _refuse(folder: Path) -> None:
-    """Say once why a folder is not used."""
+    """Warn, once per folder, that a folder is not used."""
     warnings.warn(
         f"castfit compiles anew in this process, as others own '{folder}' or may write to it; set CASTFIT_CACHE to a "
         f"folder of your own, or `chmod go-w '{folder}'` if it is yours",
@@ -231,7 +231,7 @@ def _version(compiler: str) -> str:
 
 @cache
 def _machine() -> str:
-    """Return what the processor can do: code made for it runs nowhere else."""
+    """Return a description of the processor's features, since code compiled for them runs on no other processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("flags", "Features")):

@@ -71,7 +71,7 @@ class DenseOutput:
         return values @ self.known[k], slopes @ self.known[k] / (end - begin)
 
     def rests(self, k: int) -> bool:
-        """Tell whether no state changes in a step."""
+        """Check whether no state changes in a step."""
         return not self.ends[k, [1, 3, 4]].any()
 
     def part(self, time: float) -> int:

@@ -1,4 +1,4 @@
-"""How lanes are divided: over threads, and over processes for integrators that hold the interpreter's lock.
+"""Distribution of lanes over threads, and over processes for integrators that hold the interpreter's lock.
 
 Compiled integration does not hold it, so that threads integrate at once.  For all other, and on other machines, there
 are workers: processes of our own that stay from sweep to sweep, or somebody's executor, such as that of
@@ -43,7 +43,7 @@ _PATIENCE = 1.0  # seconds that integration takes here before processes are star
 
 @dataclass(frozen=True)
 class Held:
-    """What workers keep: made from `frozen`, the pickled arguments of `make`, which is defined in a module.
+    """Object that workers keep: built by `make`, a function of a module, from the pickled arguments `frozen`.
 
     `key` is a hash of these.
     """
@@ -54,7 +54,7 @@ class Held:
 
 
 def held(make: Callable[..., Any], *arguments: Any) -> Held:
-    """Return what workers are to keep."""
+    """Return the description of an object that workers are to keep."""
     frozen = pickle.dumps(arguments)
     return Held(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
 
@@ -120,11 +120,11 @@ class Workers:
 
 @dataclass(frozen=True)
 class _Unknown:
-    """What was asked for is not kept here."""
+    """Reply of a worker that does not hold the requested object."""
 
 
 class _Kept(threading.local):  # CasADi's functions are not shared between threads
-    """What was sent to this worker, by its hash."""
+    """Objects sent to this worker, by their hashes."""
 
     def __init__(self) -> None:
         self.of: OrderedDict[str, Any] = OrderedDict()
@@ -226,7 +226,7 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
 
 
 def worker_mistakes(workers: Any) -> list[str]:
-    """Say what is wrong with workers."""
+    """Return the error message for an invalid `workers` argument."""
     if isinstance(workers, Executor) or is_count(workers, 1):
         return []
     return [f"workers is {text(workers)}; give a number, 1 or more, or a concurrent.futures.Executor"]

@@ -100,7 +100,7 @@ class Tableau:
 
     @cached_property
     def predict(self) -> Array:
-        """How each K_i is predicted from those before it, (s, s)."""
+        """Coefficients of the prediction of each K_i from the previous ones, (s, s)."""
         s, gamma = self.c.size, self.a[-1, -1]
         out = np.zeros((s, s))
         for i in range(1, s if gamma else 0):
@@ -214,7 +214,7 @@ TSITOURAS5 = _tsitouras5()
 
 @dataclass(frozen=True)
 class Elimination:
-    """How to factorize M (n, n) as L U, both stored row by row in one array of values.
+    """Plan of the factorization of M (n, n) as L U, both stored row by row in one array of values.
 
     rows, columns : (n,) the row and the column of M that the k-th pivot is in
     begin : (n + 1,) where each row's values begin;  pivot : (n,) where its pivot is, behind those of L, before U's
@@ -237,7 +237,7 @@ class Elimination:
 
     @property
     def products(self) -> float:
-        """What it costs, in products at listed places."""
+        """Cost of the factorization, in products at listed places."""
         left = range(self.rows.size - self.tail)  # by a dense factorization
         return self.targets.size + sum(k * k for k in left) / _EACH
 

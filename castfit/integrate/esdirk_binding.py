@@ -145,7 +145,7 @@ class _Sums(ctypes.Structure):
 
 @dataclass(frozen=True)
 class StepSizes:
-    """How steps are chosen.
+    """Settings of the error control and of the step sizes.
 
     newton : up to which part of a step's allowed error stages are solved
     watch : share of the directions' errors in error control, where steps that the states need are too long for them; 0
@@ -185,11 +185,12 @@ class StoredSteps(Stays):
 
     @property
     def count(self) -> Integers:
-        """How many steps of each lane are here, (L,), -1 where there was no room."""
+        """Number of stored steps of each lane, (L,), -1 if there was no room."""
         return self.held[1][1:-1:2]
 
     def of_only_lane(self) -> tuple[Array, Array, Array, Array, Array] | None:
-        """Return what the continuous extension of k steps is made of, of one lane; None where there was no room.
+        """Return the data of the continuous extension of k steps of a single lane; None if there was no room for the
+        steps.
 
         Times between steps in relative time (k + 1,), states at their begin (k, n), algebraic ones with them, rates at
         both ends, and  sum_j d_j K_j.
@@ -212,15 +213,15 @@ class StoredSteps(Stays):
         return times, y, k[:, 0].copy(), last, bends
 
     def give_up(self) -> None:
-        """Let others have the room: who would follow these steps has to integrate again."""
+        """Release the storage for other integrations; a user of these steps then has to integrate again."""
         self.held = np.empty(0), np.full_like(self.held[1], -1)
 
     def belongs(self, lanes: Lanes, how: tuple[Any, ...]) -> bool:
-        """Tell whether these are the steps of the very same arrays, taken in the same way."""
+        """Check whether the steps were taken for the very same arrays with the same settings."""
         return all(map(is_, (*self._of, *self._how), (*_what(lanes), *how)))
 
     def __del__(self) -> None:
-        """Let others use the pool."""
+        """Return the storage to the pool for reuse."""
         if len(self._free) < _POOLS and self.held[0].size == _ROOM:
             self._free.append(self.held[0])
 
@@ -231,7 +232,7 @@ def _what(lanes: Lanes) -> tuple[Array | None, ...]:
 
 @dataclass(frozen=True)
 class IntegrationOutcome:
-    """What became of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if asked for.
+    """Result of the integration of L lanes: x (L, m, n_x), z (L, m, n_z), dx (L, m, n_x, n_d) if requested.
 
     code (L,), and where it is not `FINE`: where (L,) in time, which (L,) equation or -1.
     counts (L, 5): steps, rejected steps, evaluations of the rates for stages, steps taken once more for the directions'
@@ -252,7 +253,7 @@ class IntegrationOutcome:
 
     @property
     def arrays(self) -> list[Array]:
-        """What has to be finite."""
+        """The arrays that have to be finite."""
         return [self.x, self.z] if self.dx is None else [self.x, self.z, self.dx]
 
 
@@ -273,7 +274,7 @@ class PulledSums:
 
     @property
     def arrays(self) -> list[Array]:
-        """What has to be finite."""
+        """The arrays that have to be finite."""
         return [self.x0, self.p, self.start, self.duration]
 
 
@@ -348,7 +349,7 @@ class NativeModel:
         return is_compiled(self._source, _MODEL_FLAGS)
 
     def count(self, counts: Integers, stages: int, *, along: bool) -> int:
-        """Add to what was `evaluated`, from counts (L, 5) of an integration; return its number of steps."""
+        """Add the evaluations in counts (L, 5) of an integration to `evaluated`, and return its number of steps."""
         taken, _, evaluations, *_ = np.add.reduce(counts).tolist()
         rates, jacobian, slopes = self._lengths
         self._back = taken * (stages - 1) * slopes  # of the same steps along directions, or on the way back
@@ -568,7 +569,7 @@ def native_model(graph: ca.Function, compilation: str) -> NativeModel:
 
 
 class _Workspace:
-    """Where one thread's functions of a model read and write."""
+    """Input and output arrays of a model's functions, for one thread."""
 
     def __init__(self, of: NativeModel) -> None:
         patterns, library, order = of.patterns, of.library, of.elimination
@@ -596,7 +597,7 @@ class _Workspace:
         )  # fmt: skip
 
     def _buffered(self, function: ca.Function, read: list[Array], written: list[Array]) -> _CFunction:
-        """Let CasADi evaluate a function."""
+        """Set up a function to be evaluated by CasADi."""
         made: Any = function.buffer()
         buffer = made[0]
         for i in range(function.n_in()):
@@ -696,7 +697,7 @@ class TaskLaid:
         return all([np.logical_and.reduce(np.isfinite(array), axis=None) for array in out])
 
     def outcome(self, x: Array, kept: StoredSteps | None) -> IntegrationOutcome:
-        """Return what became of the last call."""
+        """Return the outcome of the last call."""
         told = self._code.copy(), self._where.copy(), self._which.copy(), self.counts.copy()
         return IntegrationOutcome(x, self._z, None, *told, np.empty(0), kept)
 
@@ -718,7 +719,7 @@ def integrator() -> ctypes.CDLL:
 
 @cache
 def obstacle() -> str:
-    """Say why there is no compiled integrator; empty if there is one."""
+    """Return the reason why the compiled integrator is unavailable; empty if it is available."""
     try:
         integrator()
     except CompilationError as error:
@@ -727,7 +728,7 @@ def obstacle() -> str:
 
 
 def wanted_compiler() -> str:
-    """Say that a compiler would be of use; empty if there is one that works."""
+    """Return a note that a C compiler would make integration faster; empty if one works."""
     missing = obstacle()
     return f"Integration would be faster with a C compiler, such as gcc or clang: {missing}." if missing else ""
 
@@ -785,7 +786,7 @@ class Stepping:
         self.pair = TSITOURAS5 if explicit and not self.model.n_z else None
 
     def explain(self, found: IntegrationOutcome | PulledSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
-        """Put the reasons of lanes that failed among the failures."""
+        """Add the reasons of failed lanes to `failures`, non-finite results included."""
         for lane in np.flatnonzero(found.code != FINE).tolist():
             code, which = int(found.code[lane]), int(found.which[lane])
             cause, detail = _CAUSES[code]
@@ -814,7 +815,9 @@ def method_for(relative_tolerance: float) -> Tableau:
 
 
 def stops_of(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
-    """Tell where steps must end because of the inputs, (L, m): 1 where one goes on otherwise, 2 where it jumps."""
+    """Mark times where steps must end because of the inputs, (L, m): 1 if the cubic changes without a jump, 2 for a
+    jump.
+    """
     out = np.zeros((lanes.size, grid.size), dtype=np.int8)
     if grid.size < 2:
         return out

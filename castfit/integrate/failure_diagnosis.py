@@ -1,4 +1,4 @@
-"""How far a lane that failed can be integrated, and what to tell the user."""
+"""Diagnosis of failed lanes: the time that integration reaches, and the message for the user."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Integrator:
         return made
 
     def __getstate__(self) -> _State:
-        """Return what the integrator is built from; bare SX does not pickle, functions do."""
+        """Return the arguments from which the integrator is rebuilt; bare SX does not pickle, functions do."""
         return self.graph, self.state_names, self.algebraic_names, self.grid, self.options
 
     def __setstate__(self, state: _State) -> None:
@@ -220,7 +220,7 @@ class Integrator:
         return by
 
     def _resting(self) -> AbstractContextManager[None]:
-        """Return a context for what is integrated here although processes might."""
+        """Return a context that records the duration of work done in this process although workers exist."""
         by = workers()
         return nullcontext() if by is None or self.stepping is not None else by.resting()
 
@@ -372,7 +372,7 @@ class Integrator:
         return _with_rescued(found, self._lost(at, found.failures), again)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
-        """Return what `values` and `sensitivities` do, where the method can by one integration."""
+        """Return the results of `values` and `sensitivities`, by one integration if the method allows it."""
         if self.stepping is not None and dx0.shape[2] and self._workers(lanes) is None:
             found, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
             if slopes is not None and not found.failures:
@@ -537,7 +537,8 @@ class Integrator:
         return Adjoints(bars[0], bars[1], bars[2], bars[3], _in_order(failures))
 
     def algebraic_slopes(self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array) -> Array:
-        """Return how the algebraic states at the outputs move, (L, m, n_z, n_d), with dx (L, m, n_x, n_d), dp.
+        """Return the derivatives of the algebraic states at the outputs, (L, m, n_z, n_d), for dx (L, m, n_x, n_d)
+        and dp.
 
         dp (L, n_p, n_d).
         """
@@ -686,7 +687,7 @@ class Integrator:
         return np.hstack([*lanes.units, *sizes])
 
     def _scales(self, lanes: Lanes, span: slice) -> Array:
-        """Return how large parameters, start and duration of a span are, (L, n_p + 2), positive.
+        """Return the magnitudes of parameters, start and duration of a span, (L, n_p + 2), positive.
 
         Where a parameter is zero nothing tells.  Start and duration take the power of two next to the duration, by
         which the start divides without a rounding error.
@@ -703,7 +704,7 @@ class Integrator:
         return np.asarray(found[0], dtype=float).T
 
     def _parameter_seeds(self, lanes: Lanes, span: slice, dp: Array, d_start: Array, d_duration: Array) -> Array:
-        """Return how parameters, start and duration of a span move, units staying, (L, n_d, rows)."""
+        """Return the derivatives of parameters, start and duration of a span, at constant units, (L, n_d, rows)."""
         out = np.zeros((lanes.size, dp.shape[2], self.n_p + 2 + self.n_x + 2 * self.n_z))
         out[:, :, : self.n_p] = dp.transpose(0, 2, 1)
         left, right = self._edges[span.start], self._edges[span.stop]
@@ -711,7 +712,8 @@ class Integrator:
         return out
 
     def _control_seeds(self, du: Array, span: slice, n_d: int) -> Array:
-        """Return how controls move, (L, n_d * intervals, 1 + 4 n_u), where the beginning of a span's first one does.
+        """Return the derivatives of the controls, (L, n_d * intervals, 1 + 4 n_u), due to the start of a span's
+        first interval.
 
         du (L, n_d, n_u, 4) is the derivative of the cubics.
         """
@@ -721,7 +723,9 @@ class Integrator:
         return out.reshape(du.shape[0], n_d * n, -1)
 
     def _controls(self, lanes: Lanes, span: slice) -> Array:
-        """Return what CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in tau, cubics."""
+        """Return the values that CasADi holds constant on each interval, (L, intervals, 1 + 4 n_u): left edge in
+        tau, cubics.
+        """
         cubics = lanes.u[:, self._skip :][:, span]
         size, n = cubics.shape[:2]
         edges = np.broadcast_to(np.append(0.0, self._relative(span)[:-1])[None, :, None], (size, n, 1))
@@ -749,7 +753,9 @@ class Integrator:
 
     @cached_property
     def _ends(self) -> NDArray[np.intp]:
-        """Where runs end because of the grid alone: no interval may be a tiny part of its run."""
+        """Indices of the intervals that end a run because of the grid alone, so that no interval is a tiny part of
+        its run.
+        """
         ends: list[int] = []
         first, shortest = 0, np.inf
         for j, (left, right) in enumerate(pairwise(self._edges.tolist())):
@@ -841,7 +847,7 @@ def seed_scale(lanes: Lanes, dx0: Array, dp: Array, d_duration: Array | None = N
 
 
 def scale_of_seeds(values: Array, seeds: Array) -> Array:
-    """Return the same factors for values (L, n) and their seeds (L, n, n_d)."""
+    """Compute scale factors (L, 1, n_d) of the seeds (L, n, n_d), common to all values (L, n) and at least 1."""
     size = np.abs(seeds)
     ratio = np.empty(size.shape)
     ratio.fill(np.inf)
@@ -863,7 +869,7 @@ def _without_rescued(at: Trajectories) -> Trajectories:
 
 
 def _with_rescued(found: _Found, lost: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
-    """Return what was found with what a rescue finds of the lanes that were lost, if any.
+    """Merge the results of a rescue of the `lost` lanes, if there are any, into the results.
 
     A failure that remains keeps its first reason: it is the better explained one.
     """
@@ -888,7 +894,7 @@ class Integrable(Protocol):
 
     @property
     def system(self) -> System:
-        """What is integrated."""
+        """The system of equations to integrate."""
         ...
 
 

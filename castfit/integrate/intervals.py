@@ -150,7 +150,7 @@ def _even(f: Callable[[Array], Array]) -> Callable[[Bounds, Bounds], Bounds]:
 
 
 def _power(a: Bounds, b: Bounds) -> Bounds:
-    """Return the bounds of a^b: of whole powers, else of what has a positive base."""
+    """Return the bounds of a^b, infinite for a pole, or for a negative base whose power is not one integer."""
     whole = (b[0] == b[1]) & (b[0] == np.round(b[0]))
     exact = _point(a, b)
     corners = [x**y for x in a for y in b]
@@ -254,7 +254,7 @@ _JUMPING: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
 
 
 def jumps(expression: ca.SX) -> bool:
-    """Tell whether an expression may jump where its derivative tells nothing of it, as floor(t) does."""
+    """Check whether an expression may jump at a point that its derivative does not show, such as floor(t)."""
     f = ca.Function("jumps", ca.symvar(expression), [expression])
     return any(f.instruction_id(i) in _JUMPS for i in range(f.n_instructions()))
 

@@ -1,4 +1,4 @@
-"""What an integrator takes and gives: lanes, times, trajectories, sensitivities, failures.
+"""Inputs and outputs of an integrator: lanes, times, trajectories, sensitivities, failures.
 
 Measured times are exact.  Boundaries of equal division and breakpoints are computed, and miss the time that is meant
 by a few units in the last place; so times that differ by no more than that are one, and relative grids that differ by
@@ -136,13 +136,13 @@ class Adjoints:
 
     @property
     def bars(self) -> tuple[Array, Array, Array, Array]:
-        """The four of them."""
+        """The four arrays of derivatives: x0, p, start and duration."""
         return self.x0, self.p, self.start, self.duration
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Where the integration of a lane stopped, the state that changes fastest there, and a sentence for users."""
+    """Time at which the integration of a lane stopped, the fastest-changing state there, and a sentence for users."""
 
     time: float
     state: str
@@ -159,13 +159,13 @@ def shift_cubics(cubics: Array, by: Array) -> Array:
 
 
 def shift_slopes(cubics: Array) -> Array:
-    """Return how `shift_cubics` changes with `by`, at 0: (..., 4)."""
+    """Return the derivative of `shift_cubics` with respect to `by` at 0, (..., 4)."""
     _, c1, c2, c3 = np.moveaxis(cubics, -1, 0)
     return np.stack([c1, 2 * c2, 3 * c3, 0 * c3], axis=-1)
 
 
 def changes_of(cubics: Array, widths: Array) -> Mask:
-    """Tell which coefficients of inputs (L, m, n_u, 4) do not go on as they were, (L, m - 1, n_u, 4).
+    """Mark the coefficients of inputs (L, m, n_u, 4) that do not continue the previous cubics, (L, m - 1, n_u, 4).
 
     widths (L, m) are those of the intervals.
     """

@@ -1,4 +1,4 @@
-"""How to integrate: method, tolerances, compilation, and which method "auto" is.
+"""Options of integration: method, tolerances, compilation, and the method that "auto" selects.
 
 It is the compiled ESDIRK method where there is a C compiler and its factorizations are cheap, else CVODES, or IDAS for
 a DAE.  They are where a model is small, and where the elimination of its matrix in a good order (esdirk.py) takes few
@@ -46,7 +46,7 @@ _PRICES: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
 @brief
 @dataclass(frozen=True)
 class IntegratorOptions:
-    """How to integrate.
+    """Options of the numerical integrator.
 
     Parameters
     ----------

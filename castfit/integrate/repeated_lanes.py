@@ -1,4 +1,4 @@
-"""The same lanes integrated again and again, from ever other states with other parameters: all arrays are laid once.
+"""Repeated integration of the same lanes with new states and parameters, in arrays that are allocated once.
 
 A fit of a small model integrates for tenths of a millisecond at a time, about as long as it takes to lay out a task for
 the compiled integrator.  Here that is done once; a call puts in what has changed.  What this cannot do, such as to
@@ -32,7 +32,7 @@ class RepeatedLanes:
         self._laid: TaskLaid | None = None
 
     def integrated_by(self, by: Integrator) -> RepeatedLanes:
-        """Return the same for another integrator."""
+        """Return a copy that uses another integrator."""
         return RepeatedLanes(by, self._still)
 
     def _here(self) -> TaskLaid | None:
@@ -62,7 +62,7 @@ class RepeatedLanes:
     def differentiated(
         self, lanes: Lanes, seeds: Array, at: Trajectories | None = None
     ) -> tuple[Trajectories, Sensitivities]:
-        """Return what `values` did, or would, and what `Integrator.sensitivities` does; seeds (L, n_p + n_x, n_d)."""
+        """Return trajectories as `values` does, and sensitivities as `Integrator` does; seeds (L, n_p + n_x, n_d)."""
         laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
         if laid is not None and n_d and (at is None or not (at.failures or at.rescued)):
             scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)

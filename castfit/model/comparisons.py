@@ -25,13 +25,15 @@ _LOGICAL = (*_COMPARISONS, ca.OP_NOT, ca.OP_AND, ca.OP_OR)
 
 
 def is_condition(expression: ca.SX) -> bool:
-    """Tell whether an expression is true or false, as ``x > 1`` is."""
+    """Check whether an expression is a condition with a truth value, such as ``x > 1``."""
     return not (expression.is_constant() or expression.is_symbolic()) and expression.op() in _LOGICAL
 
 
 @dataclass
 class Comparisons:
-    """The differences in a condition, symbols of their signs, and its truth in terms of these, 0 or 1."""
+    """Differences in a condition, symbols of their signs, and its truth value, 0 or 1, as an expression of the
+    signs.
+    """
 
     differences: list[ca.SX] = field(default_factory=list[ca.SX])
     signs: list[ca.SX] = field(default_factory=list[ca.SX])
@@ -45,7 +47,8 @@ class Comparisons:
         return out
 
     def becomes_true(self, axis: int, way: int) -> bool | None:
-        """Tell whether a difference makes the condition true right where it is zero, as in ``x >= 1``, or beyond it.
+        """Check whether the condition becomes true right at the zero of a difference, as in ``x >= 1``, rather than
+        beyond it.
 
         way : 1 where the difference rises, -1 where it falls, 0 for either
 
@@ -61,7 +64,9 @@ class Comparisons:
         return False if any((later & ~earlier).any() for earlier, later in ways) else None
 
     def holds_between(self) -> bool:
-        """Tell whether the condition is true wherever no difference is zero; also if these are too many to try."""
+        """Check whether the condition is true for all nonzero differences. Return True also if there are too many
+        cases to try.
+        """
         known = self._everywhere((-1.0, 1.0))
         return known is None or bool(known.all())
 
@@ -115,7 +120,9 @@ class Comparisons:
 
 
 def _is_piecewise(e: ca.SX) -> bool:
-    """Tell whether an expression is one of several truth values, as conditions have it; at most one is not 0."""
+    """Check whether an expression is a sum of if-else terms with truth values, assumed to have at most one nonzero
+    term.
+    """
     if e.is_constant() or e.is_symbolic():
         return False
     if e.op() == ca.OP_IF_ELSE_ZERO:

@@ -51,7 +51,7 @@ _SAID: dict[tuple[Any, ...], Delayed] = {}
 
 @dataclass(frozen=True, eq=False)
 class Delayed:
-    """What the user said of one delayed value: `symbol` stands for it in the model's expressions.
+    """Specification of one delayed value; `symbol` represents it in the model's expressions.
 
     history : the expression's values before the start; None for its value at the start
     method, order : "spectral" with so many nodes, or "chain" of so many stages; a fit may choose nodes if `adaptive`
@@ -137,7 +137,7 @@ def delay(
 
 
 def _key(expression: ca.SX) -> tuple[str, float]:
-    """Tell expressions apart: numbers by value, others by their graph."""
+    """Return a key that identifies an expression: numbers by value, others by their graph."""
     return ("number", float(expression)) if expression.is_constant() else ("graph", hash(expression))
 
 
@@ -176,7 +176,7 @@ def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
 
 @dataclass(frozen=True)
 class DelayLine:
-    """What a reduction made of one delayed value, such as ``x(t - tau)``, and the way back.
+    """Reduction of one delayed value, such as ``x(t - tau)``, to states, with the data to reverse it.
 
     `nodes` are the states that hold it, from the youngest to the oldest; the last one is the delayed value.
     """
@@ -250,7 +250,7 @@ def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
 
 
 def _at_start(initial: list[ca.SX], delayed: Sequence[Delayed], symbols: list[list[ca.SX]]) -> list[ca.SX]:
-    """Put the last node's initial value in the place of a delayed value within another one."""
+    """Replace a delayed value within the initial values of another one by the initial value of its last node."""
     out = list(initial)
     end = -1
     for d, _ in zip(delayed, symbols, strict=True):  # inner ones come first
@@ -278,7 +278,7 @@ def _shortened(shown: str) -> str:
 def restated(
     delayed: Sequence[Delayed], orders: Sequence[int], known: Sequence[ca.SX] = (), put: Sequence[ca.SX] = ()
 ) -> tuple[Delayed, ...]:
-    """Return the same delayed values, on new symbols, with other orders, and with expressions in place of symbols."""
+    """Rebuild delayed values on new symbols, with other orders, and with the symbols `known` replaced by `put`."""
     out: list[Delayed] = []
     for d, order in zip(delayed, orders, strict=True):
         old, new = [o.symbol for o in delayed[: len(out)]], [n.symbol for n in out]

@@ -20,7 +20,7 @@ NOT_A_NUMBER = (
 
 
 def holds_nan(expression: ca.SX) -> bool:
-    """Tell whether NaN stands in a graph."""
+    """Check whether an expression graph contains NaN."""
     if expression.is_constant():
         return bool(np.isnan(float(expression)))
     if "nan" not in str(expression):  # much faster than going through the graph; a name may hold it too
@@ -46,7 +46,7 @@ def number_or_expression(what: str, value: Any, remedy: str, mistakes: list[str]
 
 
 def exchanged(expression: ca.SX, values: Mapping[str, Any]) -> ca.SX:
-    """Put numbers or expressions in the place of symbols, by name; other symbols stay."""
+    """Replace symbols by numbers or expressions, by name. Other symbols stay."""
     found = [s for s in ca.symvar(expression) if s.name() in values]
     if not found:
         return expression
@@ -55,7 +55,7 @@ def exchanged(expression: ca.SX, values: Mapping[str, Any]) -> ca.SX:
 
 
 def pattern(sparsity: ca.Sparsity) -> Mask:
-    """Return where a matrix may differ from zero."""
+    """Return the mask of the structural nonzeros of a matrix."""
     out = np.zeros(sparsity.shape, dtype=np.bool_)
     rows, columns = sparsity.get_triplet()
     out[rows, columns] = True

@@ -54,7 +54,9 @@ def asked(function: Callable[..., Any], what: str, arguments: Sequence[Any]) -> 
 
 
 def rates(returned: Any, states: Sequence[str]) -> list[Any]:
-    """Read what a function returned: the derivative of each state, by name or in their order."""
+    """Read the derivatives that a model function returned, one for each state, by name or in the order of the
+    states.
+    """
     if isinstance(returned, Mapping):
         by_name = cast("Mapping[Any, Any]", returned)
         mistakes = unknown_names("f returns a derivative of '{}', which is no state", map(str, by_name), states)
@@ -70,7 +72,7 @@ def rates(returned: Any, states: Sequence[str]) -> list[Any]:
 
 
 def _flat(value: Any) -> Iterable[Any]:
-    """Yield the entries of numbers, expressions, and sequences and columns of them."""
+    """Yield the entries of numbers, expressions, and nested sequences or columns."""
     if isinstance(value, (ca.SX, ca.DM)):
         yield from ca.vertsplit(ca.vec(ca.SX(value)))
         return

@@ -85,7 +85,7 @@ class Switch:
 
     @property
     def name(self) -> str:
-        """What it is called among the parameters."""
+        """Name of the switch among the parameters."""
         return self.symbol.name()
 
 

@@ -34,7 +34,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class IntervalMemory:
-    """What a model remembers for one output, "per interval", "mean" or "relative", and the states that hold it."""
+    """Memory of one output, "per interval", "mean" or "relative", with the names of its states."""
 
     output: str
     kind: str
@@ -47,7 +47,7 @@ class IntervalMemory:
 
 
 def per_interval(rate: Any) -> Remembered:
-    """Say that an output is the integral of a rate since the measurement before, as counts of cases in a week are.
+    """Declare an output that is the integral of a rate since the previous measurement, such as weekly counts of cases.
 
     The first interval begins at the experiment's start.  Between measurements predictions show what has come together
     so far; plots show the whole, held over the interval.  NaN is no measurement: the next value is the integral over
@@ -80,7 +80,7 @@ def per_interval(rate: Any) -> Remembered:
 
 
 def interval_mean(expression: Any) -> Remembered:
-    """Say that an output is the mean of an expression since the measurement before.
+    """Declare an output that is the mean of an expression since the previous measurement.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def interval_mean(expression: Any) -> Remembered:
 
 
 def relative_to_first(expression: Any) -> Remembered:
-    """Say that an output is an expression divided by what it is at the first measurement of this output.
+    """Declare an output that is an expression divided by its value at the first measurement of this output.
 
     Up to there it is 1, whatever the model.  Give the first value, which says when that is: it does not count as
     measured.
@@ -146,7 +146,7 @@ class Reduced:
 
 
 def reduced(outputs: Mapping[str, Any]) -> Reduced:
-    """Put states in the place of what has to be remembered."""
+    """Replace outputs with memory by ordinary outputs and additional states."""
     ordinary: dict[str, Any] = {}
     rates: dict[ca.SX, Any] = {}
     initial: dict[str, float] = {}

@@ -399,7 +399,7 @@ class Model:
 
     @cached_property
     def _with_order(self) -> dict[int, Model]:
-        """The same model with other orders, so that functions are built once for each."""
+        """Cache of the model with other orders, so that functions are built once for each order."""
         return {}
 
     @property
@@ -459,7 +459,7 @@ class Model:
 
     @cached_property
     def flow_parameters(self) -> NDArray[np.bool_]:
-        """Which parameters the right-hand side contains, (n_p,)."""
+        """Mask of the parameters that the differential and algebraic equations contain, (n_p,)."""
         system = self.system
         found = pattern(ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity())
         return np.logical_or.reduce(found, axis=0)
@@ -484,7 +484,7 @@ class Model:
         return self._restated(said.over(groups, delayed), parameters).with_parts(added=dict(values))
 
     def told(self, expression: ca.SX) -> ca.SX:
-        """Return an expression of the model's symbols, known by name, with what was added to its inputs."""
+        """Return an expression of the model's symbols, matched by name, with the additions to the inputs included."""
         meant = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
         return exchanged(expression, {n: s + self.added[n] for n, s in meant.items()})
 
@@ -548,7 +548,7 @@ class Model:
 @brief
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What a model was given, by name, with the symbols of delayed values in it."""
+    """Definition of a model, by name; symbols represent the delayed values."""
 
     right: dict[str, ca.SX]
     residual: dict[str, ca.SX]
@@ -563,7 +563,7 @@ class Said:
         return self.right, self.residual, self.extra
 
     def over(self, groups: Sequence[dict[str, ca.SX]], delayed: tuple[Delayed, ...]) -> Said:
-        """Return the same with other expressions, in which the symbols of other delayed values stand."""
+        """Return a copy with other expressions, in which symbols of the new delayed values replace the old symbols."""
         old, new = [o.symbol for o in self.delayed], [n.symbol for n in delayed]
         right, residual, extra = (
             dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in groups
@@ -574,7 +574,7 @@ class Said:
 def _stated(
     said: Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
 ) -> Model:
-    """Build a model from what was said of it, on given symbols."""
+    """Build a model from its definition, on given symbols."""
     model = Model(
         dict(zip(x, said.right.values(), strict=True)),
         algebraic=dict(zip(z, said.residual.values(), strict=True)),
@@ -668,7 +668,7 @@ def _keys(what: str, mapping: Any, mistakes: list[str]) -> list[Any]:
 
 
 def _as_list(what: str, group: Any, mistakes: list[str]) -> list[Any]:
-    """Accept a sequence of scalars and symbolic vectors, or one of them alone."""
+    """Convert a sequence of scalars and symbolic vectors, or a single one, to a flat list."""
     if isinstance(group, ca.SX):
         return _split(group)
     given = items(group)
@@ -718,7 +718,7 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
 
 
 def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Find what was declared but is no scalar SX symbol with a name."""
+    """Return error messages for declared entries that are not scalar SX symbols with a name."""
     return [
         f"{kind} {text(s)} is not a scalar SX symbol with a name; create it with castfit.symbols"
         for kind, group in declared.items()
@@ -763,7 +763,7 @@ def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, 
 
 
 def _initial_mistakes(initial: Mapping[str, ca.SX], states: Sequence[str], parameters: Sequence[ca.SX]) -> list[str]:
-    """Find initial values of what is no state, or that hold more than parameters."""
+    """Return error messages for initial values of unknown states, or with symbols other than parameters."""
     own = set(states)
     mistakes = [f"initial names '{n}', which is no state: {suggest(n, states)}" for n in initial if n not in own]
     values = {f"initial value of '{name}'": e for name, e in initial.items()}

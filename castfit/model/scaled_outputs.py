@@ -53,7 +53,7 @@ def scaled(
     bounds: tuple[float, float] | None = None,
     prior: PriorDistribution | None = None,
 ) -> Scaled:
-    """Say that an output is measured up to an unknown factor, as intensities of a gel or of a camera are.
+    """Declare an output that is measured up to an unknown factor, such as intensities of a gel or of a camera.
 
     The output ``{"y": scaled(expression)}`` of a model is  ``scale(y) * expression``,  with the parameter ``scale(y)``,
     which needs no guess.  Where it enters the data linearly, or of `LogNormal` data additively in the logarithm, and
@@ -110,7 +110,7 @@ def scaled(
 
 @dataclass(frozen=True)
 class OutputScaling:
-    """What a model keeps of a scaled output; `scale` and `offset` are its parameters, "" if there is none."""
+    """Scaling of an output in a model; `scale` and `offset` are names of its parameters, "" for a missing one."""
 
     scale: str
     offset: str
@@ -140,7 +140,7 @@ class OutputScaling:
 
     @property
     def said(self) -> tuple[Any, ...]:
-        """What was said of the scale; the same wherever it is named."""
+        """Key of the settings of the scale; it must be equal for all outputs that share the name."""
         return self.per_experiment, self.guess, self.lower, self.upper, repr(self.prior)
 
 
@@ -182,7 +182,7 @@ def rescaled(
 
 
 def measured_with(scalings: Mapping[str, OutputScaling], measured: Iterable[str]) -> frozenset[str]:
-    """Return the parameters of those scaled outputs that are measured."""
+    """Return the parameters of all scaled outputs that are measured."""
     return frozenset(n for output in measured if output in scalings for n in scalings[output].parameters)
 
 

@@ -1,4 +1,4 @@
-"""What all pictures share: figures that pyplot shows, axes without clutter, words about them."""
+"""Common elements of all figures: figures that pyplot shows, axes without clutter, labels, legends and notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _unseen: ContextVar[bool] = ContextVar("unseen", default=False)
 
 @contextmanager
 def unseen() -> Generator[None, None, None]:
-    """Keep from pyplot what is drawn in this context: whoever draws it only writes it somewhere."""
+    """Keep the figures drawn in this context out of pyplot, for callers that only write them to a file."""
     token = _unseen.set(True)
     try:
         yield
@@ -104,7 +104,7 @@ def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: fl
 
 
 def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, shown: bool = True, **look: Any) -> None:
-    """Let an axis tell the times of experiments: their dates, if they were given as such, or in which unit they are.
+    """Label the time axis of experiments: with dates if times were given as dates, else with the unit of time.
 
     shown : whether it has labels, and not one below it
     """
@@ -124,7 +124,7 @@ def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, show
 
 
 def symbol(measure: str) -> str:
-    """Write what fits are told and compared by."""
+    """Typeset the name of the measure by which fits are compared."""
     return measure.replace("chi2", "χ²").replace("-2", "−2")
 
 
@@ -134,12 +134,12 @@ def heading(axes: Axes, text: str, *, size: float = 9, pad: float = 6.0) -> None
 
 
 def legend(axes: Axes, *, size: float = 8, **place: Any) -> None:
-    """Say in a panel what its lines are."""
+    """Add a legend to a panel."""
     axes.legend(fontsize=size, frameon=False, labelcolor=INK, **place)
 
 
 def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, most: int = 100, title: str = "", **look: Any) -> None:
-    """Say above all panels what is drawn in them, with so many words in a row at most, below a title."""
+    """Add a legend above all panels, with at most `most` entries per row, below a title."""
     place = {"loc": "outside upper left", "ncols": min(len(handles), most), "fontsize": 8, "frameon": False}
     legend = canvas.legend(handles.values(), map(plain, handles), **place, **look)
     if title:
@@ -171,7 +171,7 @@ def plain(text: str) -> str:
 
 
 def log_spaced(values: Iterable[ArrayLike]) -> bool:
-    """Tell whether values spread over decades rather than evenly, so that a logarithmic axis shows them better."""
+    """Check whether values spread over decades rather than evenly, so that a logarithmic axis shows them better."""
     every = np.unique(np.concatenate([np.ravel(np.asarray(v, dtype=float)) for v in values]))
     every = every[np.isfinite(every)]
     if every.size < 4 or every[0] <= 0.0:

@@ -1,4 +1,4 @@
-"""Colours, markers and dashes that tell things apart, whatever eyes or printers see of them."""
+"""Colours, markers and line styles that are distinguishable with any colour vision and without colour."""
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 BLUE, RED = "#0072B2", "#D55E00"

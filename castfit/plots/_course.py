@@ -54,7 +54,7 @@ class OutputRow:
 
 @dataclass(frozen=True)
 class SolveCourse:
-    """All states of a solve, and what is known about each."""
+    """All states of a solve, with the transcription, the panels, and the gaps of each state."""
 
     states: tuple[GaussNewtonState, ...]
     staged: StagedProblem
@@ -114,7 +114,7 @@ class SolveCourse:
         return self.trajectories.between(self.staged.times(v)).from_nodes(theta, self.staged.node_states(v))
 
     def heading(self, k: int) -> str:
-        """Say which iteration a state is, and how good."""
+        """Return the heading of a state: iteration, status, cost and largest gap."""
         state = self.states[k]
         count = state.iteration
         when = "start" if count == 0 else f"after {count} iteration{'s' if count > 1 else ''}"

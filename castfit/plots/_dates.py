@@ -18,7 +18,7 @@ _DAY = np.timedelta64(1, "D")
 
 
 class Calendar:
-    """Which date a time is: days of matplotlib = `origin` + `day` * time."""
+    """Conversion of times to dates: days of matplotlib = `origin` + `day` * time."""
 
     def __init__(self, origin: np.datetime64, unit: np.timedelta64) -> None:
         self.origin = float(_drawn.date2num(origin))
@@ -30,7 +30,7 @@ class Calendar:
 
 
 class CalendarTicks(Locator):
-    """Where matplotlib would put dates, as times."""
+    """Locator of matplotlib's automatic date ticks, as times."""
 
     def __init__(self, calendar: Calendar) -> None:
         self._calendar = calendar
@@ -57,15 +57,15 @@ class CalendarLabels(Formatter):
         return str(self._concise(float(self._calendar.days(x)), pos))
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """Return what is written at times."""
+        """Return the labels of ticks at the given times."""
         return list(self._concise.format_ticks(self._calendar.days(values)))
 
     def format_data_short(self, value: float) -> str:
-        """Return what is written where the pointer is."""
+        """Return the label of the time at the pointer."""
         return str(self._concise.format_data_short(float(self._calendar.days(value))))
 
     def get_offset(self) -> str:
-        """Return what is written once."""
+        """Return the part of the date that is common to all ticks."""
         return str(self._concise.get_offset())
 
 

@@ -35,7 +35,7 @@ class Picture(Figure):
         return made
 
     def give_to_pyplot(self) -> None:
-        """Let ``plt.show()`` show the figure, and ``plt.close()`` close it, like one that pyplot made.
+        """Register the figure with pyplot, so that ``plt.show()`` shows it and ``plt.close()`` closes it.
 
         Windows belong to the main thread.  Where there are none, as on a machine without a display whose settings want
         one, the figure stays what it is.
@@ -52,14 +52,14 @@ class Picture(Figure):
         return self
 
     def called(self, name: str, *artists: Any) -> None:
-        """Say what artists show, so that a page can switch it on and off; see castfit.report.figures."""
+        """Assign artists to a named series that a page can switch on and off; see castfit.report.figures."""
         key = self.series.setdefault(name, f"series-{len(self.series)}")
         for artist in artists:
             artist.set_gid(key)
 
     @property
     def series(self) -> dict[str, str]:
-        """What is shown, by name, with the mark that it has in a vector graphic."""
+        """Names of the displayed series, with their identifiers in a vector graphic."""
         if not hasattr(self, "_series"):
             self._series: dict[str, str] = {}
         return self._series
@@ -105,7 +105,7 @@ class PlainTicks(Formatter):
         return [_in_letters(text) for text in self._inner.format_ticks(values)]
 
     def get_offset(self) -> str:
-        """Write what all labels are to be multiplied by."""
+        """Return the common factor of all labels."""
         return _in_letters(self._inner.get_offset())
 
 
@@ -127,7 +127,7 @@ def arrange(figure: Any) -> None:
 
 @contextmanager
 def _margins_once(figure: Any) -> Generator[None, None, None]:
-    """Let panels measure what stands around them once for both passes of a layout, unless ticks may be others then.
+    """Measure the margins of panels once for both passes of a layout, unless the number of ticks may change.
 
     A pass measures every label of every tick, and panels hardly change their size in the second one.
     """
@@ -142,7 +142,9 @@ def _margins_once(figure: Any) -> Generator[None, None, None]:
 
 
 def _reaching(axes: Any, measure: Any) -> Callable[..., Any]:
-    """Return what measures axes with all around them; beyond them all stays while there is room for as many ticks."""
+    """Return a function that measures axes with their margins; margins are reused while there is room for as many
+    ticks.
+    """
     known: dict[tuple[int, ...], Any] = {}
 
     def around(*arguments: Any, **options: Any) -> Any:
@@ -160,7 +162,7 @@ def _reaching(axes: Any, measure: Any) -> Callable[..., Any]:
 
 @contextmanager
 def ticks_once(figure: Any) -> Generator[None, None, None]:
-    """Let every axis work out its ticks, and how large their labels are, once where it stands.
+    """Compute the ticks of every axis, and the sizes of their labels, once for each position of the axis.
 
     For a layout and a drawing matplotlib does so five times, and makes every tick twice: as the axis says, and like the
     first one.  Here it is a copy of that, for the same page.
@@ -181,7 +183,7 @@ def _nothing(*_: Any) -> None:
 
 
 def _copying(axis: Any, make: Any) -> Callable[[bool], Any]:
-    """Return what makes a tick of an axis: after the first one, copies; what is invisible they share."""
+    """Return a function that makes ticks of an axis: copies of the first one, which share its invisible parts."""
 
     def tick(major: bool) -> Any:  # matplotlib gives it by name
         made: Any = axis.__dict__.get("majorTicks" if major else "minorTicks")
@@ -235,7 +237,7 @@ _RAISED = str.maketrans("-−0123456789", "⁻⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _in_letters(label: str) -> str:
-    """Write a power of ten without a formula; what is none, or another one, stays as it is."""
+    """Convert a power of ten from mathtext to plain characters. Other labels stay unchanged."""
     if not (label.startswith("$") and label.endswith("$")):
         return label
     plain = _UPRIGHT.sub(r"\1", label[1:-1]).replace(r"\times", "×")

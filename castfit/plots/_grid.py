@@ -32,7 +32,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Grid:
-    """The arrangement of panels; `note` says what was left out."""
+    """Arrangement of panels; `note` gives the number of panels shown, if some were left out."""
 
     panels: tuple[Panel, ...]
     rows: int
@@ -41,7 +41,9 @@ class Grid:
 
     @classmethod
     def of(cls, problem: Posable) -> Grid:
-        """Put experiments in columns and outputs in rows; wrap where there is only one of either."""
+        """Arrange experiments in columns and outputs in rows. Wrap the panels if there is only one experiment or
+        output.
+        """
         conditions, outputs = problem.conditions, range(len(problem.outputs))
         measured = [(c, j) for c in conditions for j in outputs if c.points.mask[:, j].any()]
         if len(conditions) == 1 or len(outputs) == 1:

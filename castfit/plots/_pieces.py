@@ -59,7 +59,7 @@ class StageIntegrator:
         self._observe: Any = model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
 
     def between(self, edges: Sequence[Array]) -> StageIntegrator:
-        """Return the same between other stage boundaries: those at estimated times of events move."""
+        """Return a copy with other stage boundaries; boundaries at estimated times of events move."""
         other = copy(self)
         other._edges = edges
         return other
@@ -101,7 +101,9 @@ class StageIntegrator:
     def _leap(
         self, course: IntegrationCase, table: Timetable, found: Sequence[Stretch], k: int, end: float
     ) -> list[StagePiece]:
-        """Return what an event at the end of a stage makes of it, so that only the rest is a gap."""
+        """Return the state after an event at the end of a stage, as a further piece, so that only the remaining jump
+        is a gap.
+        """
         last = [stretch for stretch in found if stretch.node == k][-1]
         slack = float(rounding(np.array([end]), table.start)[0])
         here = [

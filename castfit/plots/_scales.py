@@ -1,4 +1,4 @@
-"""What is drawn in panels of data and residuals, and between which limits."""
+"""Contents and axis limits of panels of data and residuals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deviations(result: Result) -> Array:
 
 
 def on_points(result: Result, values: Array) -> dict[str, Array]:
-    """Arrange what is known of measured values, (n_data,), on each experiment's points, (n_points, n_outputs)."""
+    """Arrange values of all measurements, (n_data,), on each experiment's points, (n_points, n_outputs)."""
     conditions = owner(result).conditions
     ends = np.cumsum([c.points.mask.sum() for c in conditions])
     out: dict[str, Array] = {}

@@ -113,7 +113,7 @@ def _steps(axes: Any, found: Design, k: int, name: str) -> None:
 
 
 def _covariances(found: Design) -> list[Array]:
-    """Return what is known before and after, (n_u, n_u)."""
+    """Return the covariance matrices before and after the designed measurements, (n_u, n_u)."""
     offers = found.bought.offers
     return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(found.counts))]
 

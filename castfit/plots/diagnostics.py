@@ -124,7 +124,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
 
 
 def _verdict(axes: Axes, found: Check) -> None:
-    """Write the probability of a test in the corner, above what is drawn."""
+    """Write the p-value of a test in the corner of a panel, above the data."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.12 * (high - low))
     if np.isfinite(found.p_value):

@@ -46,12 +46,12 @@ def inputs(result: Result, path: str | Path | None = None) -> Figure:
 
 
 def panels(result: Result) -> int:
-    """Return how many panels there are: an input that experiments share has one."""
+    """Return the number of panels; an input that experiments share has one panel."""
     return 0 if result.problem is None else len(_shown(result))
 
 
 def rows(result: Result) -> int:
-    """Return how many rows they take."""
+    """Return the number of rows of panels."""
     return -(-panels(result) // _COLUMNS)
 
 

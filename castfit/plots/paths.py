@@ -36,7 +36,7 @@ def paths(
     result: PathResult, path: str | Path | None = None, *, outputs: Sequence[str] | None = None,
     experiments: Sequence[str] | None = None, innovations: bool = True, confidence_level: float | None = None,
 ) -> Figure:  # fmt: skip
-    """Plot the path of each experiment with its band, the data, and what they differ by from what was expected.
+    """Plot the path of each experiment with its band, the data, and the innovations.
 
     Parameters
     ----------

@@ -254,7 +254,7 @@ def _natural(region: ConfidenceRegion, k: int, away: NDArray[np.float64]) -> NDA
 
 
 def _nothing(figure: Any, reason: str, path: str | Path | None) -> Figure:
-    """Say in the middle of a figure why it is empty."""
+    """Write the reason why a figure is empty in the middle of it."""
     axes = figure.subplots()
     axes.axis("off")
     axes.text(0.5, 0.5, textwrap.fill(plain(reason), 40), ha="center", va="center", color=SOFT)

@@ -132,7 +132,7 @@ def fit(
 
 
 def _shaded(result: Result, conditions: Sequence[Condition], band: Mapping[str, Any]) -> tuple[str, Prediction]:
-    """Return what is shaded about a curve in words, and its limits; `band` holds options of `Result.predict`."""
+    """Return the description and the limits of the band about a curve; `band` holds options of `Result.predict`."""
     level = result.confidence_level if band["confidence_level"] is None else band["confidence_level"]
     count = CURVE_POINTS // 3 if isinstance(band["bands"], str) else _BAND_POINTS
     found = result.predict(curve_times(result, conditions, count), **band)
@@ -190,7 +190,7 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
 
 @dataclass(frozen=True)
 class Style:
-    """How one of several fits is drawn: the first ones wider, so that those behind show as edges."""
+    """Style of one of several fits: the first ones are wider, so that covered curves show as edges."""
 
     colour: str
     width: float

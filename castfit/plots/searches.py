@@ -150,7 +150,7 @@ class _Span:
 
     @property
     def ends(self) -> list[tuple[float, float, str]]:
-        """Heights, values and vertical alignments of what is written at the ends."""
+        """Heights, values and vertical alignments of the labels at the ends of the range."""
         if self.single:
             return [(0.54, self.low, "bottom")]
         return [(-0.04, self.low, "top"), (1.04, self.high, "bottom")]
@@ -239,7 +239,7 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
 
 
 class SearchHistory(Protocol):
-    """Whatever has a history and an end, as a `ScatterResult` does."""
+    """Protocol of searches with a history and totals, such as a `ScatterResult`."""
 
     @property
     def history(self) -> Sequence[BestSoFar]:
@@ -248,7 +248,7 @@ class SearchHistory(Protocol):
 
     @property
     def measure(self) -> str:
-        """What points are compared by."""
+        """Name of the measure by which points are compared."""
         ...
 
     @property
@@ -306,7 +306,7 @@ def curves(
 
 
 def _steps(search: SearchHistory, what: str, last: float) -> tuple[Array, Array]:
-    """Return where the value fell, and to what, drawn on to the end of the search."""
+    """Return the positions and values at which the objective decreased, extended to the end of the search."""
     at = [float(getattr(moment, what)) for moment in search.history]
     floor = _FLOOR if search.measure == CHI2 else -np.inf
     values = [max(moment.objective, floor) for moment in search.history]

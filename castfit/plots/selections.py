@@ -1,4 +1,6 @@
-"""A picture of a model selection: criteria against what is estimated, the path of the search, importance, weight."""
+"""Figure of a model selection: criteria against the number of estimated quantities, search path, importances,
+weights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question: what is estimated, from which experiments, within which bounds, constraints and priors; compiled.
+"""Estimation problem: estimated quantities, experiments, bounds, constraints and priors, and their compiled form.
 
 In flow a model, experiments, and what is said of parameters.  A `Problem` keeps that as it was said; its `posed` is the
 compiled form that transcriptions, solvers and drivers work with: the quantities of theta, the map from theta to

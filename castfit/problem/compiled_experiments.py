@@ -74,7 +74,7 @@ class Condition:
         return max(float(self.points.times[-1]), float(self.watched.max(initial=-np.inf)))
 
     def whitening(self, outputs: Sequence[str]) -> WhitenedErrors | None:
-        """Return what makes errors independent, of the values by time and output; None where they are."""
+        """Return the whitening transform of correlated errors by time and output; None if all are independent."""
         of = [None if o is None else getattr(o.noise, "correlation", None) for o in self.observed]
         if not any(of):
             return None
@@ -105,11 +105,11 @@ class Condition:
         return every[(every > self.start) & (every < self.end)]
 
     def timetable(self, at: Natural) -> Timetable | None:
-        """Return what happens, and when, at a point; None if nothing does."""
+        """Return the timetable of the scheduled instants at a point; None if nothing is scheduled."""
         return Timetable.of(self.schedule, self.start, at.p, at.e) if self.schedule.instants else None
 
     def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
-        """Say which parameters, initial states, derivatives of these, or events there are not at q; empty if none."""
+        """Describe the parameters, initial states, derivatives or events that are not defined at q; empty if none."""
         wrong = self.link.failure(q, at, slopes=slopes)
         return wrong or (self.schedule.impossible(at.e, self.start) if self.schedule.instants else "")
 
@@ -117,7 +117,7 @@ class Condition:
 def conditions_of(
     observations: Observations, outputs: Sequence[str], quantities: Sequence[Quantity]
 ) -> tuple[Condition, ...]:
-    """Work out all experiments; expressions that several of them share become one function."""
+    """Compile all experiments; expressions that several of them share become one function."""
     graphs, said = _Graphs(), observations.said
     places: dict[str | None, list[int]] = {}
     for j, quantity in enumerate(quantities):
@@ -129,7 +129,7 @@ def conditions_of(
 
 
 def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
-    """Put an experiment's own expressions in the place of the parameters that they override.
+    """Substitute an experiment's own expressions for the parameters that they override.
 
     What remains are the names of quantities and of parameters that are numbers.  A parameter that depends on itself is
     a RecursionError.
@@ -219,7 +219,7 @@ def _moment(said: Statement) -> float:
 
 
 def _guess(value: Any) -> float:
-    """Return where the search for an algebraic state begins."""
+    """Return the initial guess of an algebraic state; 1 if its value is an expression."""
     if isinstance(value, (Free, Consistent)):
         return value.guess
     return 1.0 if isinstance(value, ca.SX) else float(value)
@@ -245,7 +245,7 @@ def _at_rest(
 
 
 def _value(said: Statement, name: str, experiment: Experiment) -> float:
-    """Return what a parameter is in an experiment; NaN for a scale of which its data say nothing."""
+    """Return a parameter's value in an experiment; NaN for a scale or offset that its data do not determine."""
     parameter, scalings = said.parameters.get(name), said.model.scalings
     if parameter is None or not parameter.fixed:
         unseen = measured_with(scalings, scalings) - measured_with(scalings, experiment.measured)
@@ -453,7 +453,7 @@ class _Happens:
         self._instants.append(Instant(what, time))
 
     def schedule(self, link: Link, known_until: float) -> Schedule:
-        """Return the schedule; the link tells which rows depend on what is estimated."""
+        """Return the schedule; the link determines which instants depend on estimated quantities."""
         known = self._instants
         instants = (replace(i, moves=i.trigger is not None or bool(link.moving_events[i.time])) for i in known)
         return Schedule(tuple(instants), tuple(self._levels), len(self.values), known_until)
@@ -469,7 +469,7 @@ class _Happens:
         return self._named[name]
 
     def _varying(self, value: Any) -> bool:
-        """Tell whether a value depends on anything but parameters."""
+        """Check whether a value depends on anything but parameters."""
         return isinstance(value, ca.SX) and any(s.name() in self._no_parameters for s in ca.symvar(value))
 
     @property
@@ -543,7 +543,7 @@ class _Graphs:
         return self.made[key]
 
     def rest(self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask) -> Rest:
-        """Return where the model comes to rest: of experiments that begin alike the same, which is found once."""
+        """Return the steady state of the model, cached by its arguments; experiments with equal arguments share it."""
         key = tuple(part.tobytes() for part in (u, z_guess, p, a, vary, zero))
         if key not in self.rests:
             from castfit.experiment.steady import Rest
@@ -575,7 +575,7 @@ class _Graphs:
         return self.changes[key]
 
     def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[StateChange, ca.Function | None]:
-        """Return what passes zero when something happens, as rows; and a condition's truth by their signs."""
+        """Return a trigger's zero-crossing functions as rows, and the truth of a condition as a function of signs."""
         key = ("when", hash(when), names)
         parts = Comparisons.of(when) if is_condition(when) else None
         if key not in self.changes:

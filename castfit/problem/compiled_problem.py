@@ -132,7 +132,7 @@ class Posed:
 
     @cached_property
     def least_squares(self) -> bool:
-        """Whether rows are residuals with known or eliminated sigmas, whose squares are what is minimised."""
+        """Check whether all rows are residuals with known or eliminated sigmas: a sum of squares is minimised."""
         return all(o is None or (o.noise.plain and len(o.predicted) == 1) for c in self.conditions for o in c.observed)
 
     @property
@@ -155,7 +155,7 @@ class Posed:
 
     @cached_property
     def log(self) -> NDArray[np.bool_]:
-        """Which entries of theta are logarithms, (n_theta,)."""
+        """Return the mask of the entries of theta that are logarithms, (n_theta,)."""
         return np.array([quantity.scale == "log" for quantity in self.quantities], dtype=bool)
 
     @cached_property
@@ -167,7 +167,7 @@ class Posed:
 
     @cached_property
     def _possible(self) -> tuple[Array, Array]:
-        """What priors allow of theta, lower and upper ends, each (n_theta,)."""
+        """Return the bounds of theta from the supports of the priors, lower and upper ends, each (n_theta,)."""
         ends = np.array([within_support(-np.inf, np.inf, q.prior) for q in self.quantities]).reshape(-1, 2)
         return self.to_search(np.where(self.log, np.maximum(ends[:, 0], 0.0), ends[:, 0])), self.to_search(ends[:, 1])
 
@@ -202,7 +202,7 @@ class Posed:
         return PriorRows(np.empty(0), below([], len(self.quantities)), 0.0, np.empty(0, dtype=np.bool_))
 
     def related(self, theta: Array) -> tuple[Array, Array]:
-        """Return what relations of quantities are worth (n_h,), and their derivatives by theta (n_h, n_theta)."""
+        """Return the values of the relations of quantities (n_h,), and their derivatives by theta (n_h, n_theta)."""
         if not self.relations:
             return np.empty(0), np.empty((0, theta.size))
         return related(self.relations, self.to_natural(theta), self.natural_slope(theta))
@@ -220,7 +220,7 @@ class Posed:
 
     @cached_property
     def informed(self) -> NDArray[np.bool_]:
-        """Which quantities a prior says something about, bounds apart, (n_theta,)."""
+        """Return the mask of the quantities on which a prior is informative, bounds apart, (n_theta,)."""
         found = np.zeros(len(self.quantities), dtype=np.bool_)
         for term in self.every_prior:
             found |= term.informs
@@ -233,7 +233,7 @@ class Posed:
 
     @cached_property
     def penalties(self) -> NDArray[np.bool_]:
-        """Which rows of priors are penalties on estimated inputs, (n_prior,)."""
+        """Return the mask of the rows of priors that are penalties on estimated inputs, (n_prior,)."""
         none = np.empty(0, dtype=np.bool_)
         of = [np.full(term.curved.size, isinstance(term, Smooth), dtype=np.bool_) for term in self.every_prior]
         return np.concatenate([none, *of])
@@ -262,7 +262,7 @@ class Posed:
         return frozenset((own | local) & {*self.model.parameters}) if several else frozenset()
 
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
-        """Return what is known of each initial state: the experiment's own, else the model's."""
+        """Return the value or specification of each initial state: the experiment's own, else the model's."""
         return initial_values(self.model, experiment)
 
     def theta_from(self, values: Mapping[str, float], what: str = "start") -> Array:
@@ -302,7 +302,7 @@ class Posed:
 
     @cached_property
     def _of(self) -> dict[str, str]:
-        """What each quantity is of, by name."""
+        """Return the parameter or state name (`of`) of each quantity, by the quantity's name."""
         return {q.name: q.of for q in self.quantities}
 
     def label(self, name: str) -> str:
@@ -413,7 +413,7 @@ class Posed:
         )
 
     def with_errors(self, found: CorrelationEstimates | None) -> Posed:
-        """Return the problem with numbers for what is unknown of how errors depend on each other.
+        """Return the problem with numbers for the unknown parameters of the error correlations.
 
         Without any, errors are independent.
         """
@@ -434,7 +434,7 @@ class Posed:
 
     @cached_property
     def correlations(self) -> tuple[Any, ...]:
-        """What is said of how errors depend on each other, per experiment and output."""
+        """Return the error correlations of all outputs in all experiments that have one."""
         said = (getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None)
         return tuple(one for one in said if one is not None)
 
@@ -639,7 +639,7 @@ class Posed:
 
     @property
     def contradictions(self) -> list[str]:
-        """Which relations contradict each other or the bounds, as far as that can be told; in words."""
+        """Describe the relations that contradict each other or the bounds, as far as the checks can detect it."""
         return contradictions(self.relations, self.to_natural(self.guess), *self._natural_bounds)
 
     @property
@@ -672,7 +672,7 @@ class Posed:
 
 
 def described(kind: str, posed: Posed) -> str:
-    """Say in a line what is measured and what is estimated."""
+    """Describe the measured outputs and the estimated quantities in one line."""
     count = f"{len(posed.conditions)} experiment{'' if len(posed.conditions) == 1 else 's'}"
     measured = f"{posed.n_data} values of {listed(posed.outputs, 40)}"
     return one_line(f"{kind}({count}, {measured}; estimates {listed(posed.names, 56) or 'nothing'})")
@@ -691,7 +691,7 @@ def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) ->
 
 
 def compose(said: Statement) -> Posed:
-    """Work out what was said, apart from its constraints; it must hold no mistake (see castfit.problem.validation)."""
+    """Compile a statement, apart from its constraints; it must contain no mistake (see castfit.problem.validation)."""
     said = in_time(said)
     measured = {name for e in said.experiments for name in e.measured}
     outputs = tuple(n for n in said.model.output_names if n in measured)

@@ -1,4 +1,4 @@
-"""From constraints as they are said to what is held: relations of quantities, and rows at points of experiments.
+"""Compilation of constraints into relations of quantities, and rows at points of experiments.
 
     relation   lower <= h(theta) <= upper                 of quantities, over all experiments
     path       lower <= c(t, x, z, p, u) <= upper         at points of one experiment: times that are named, measured
@@ -63,16 +63,16 @@ class Relation:
 
     @property
     def involved(self) -> Mask:
-        """Which quantities it contains, (n_theta,)."""
+        """Return the mask of the quantities that the relation contains, (n_theta,)."""
         return self.expression.pattern[0]
 
     def kept(self, keep: Index, n: Array) -> Relation | None:
-        """Return the relation as one of the entries `keep` of n, the others held; None if nothing is left."""
+        """Return the relation as a function of the entries `keep` of n, the others fixed; None if it is constant."""
         shorter = self.expression.kept(keep, n)
         return replace(self, expression=shorter) if shorter.pattern.any() else None
 
     def contradictions(self, n: Array) -> list[str]:
-        """Say by how much it is violated at natural values n (n_theta,); nothing if it is not."""
+        """Describe by how much the relation is violated at natural values n (n_theta,); empty if it is satisfied."""
         value = float(self.expression.values(n)[0][0])
         bound = min(max(value, self.lower), self.upper)
         if abs(value - bound) <= _MET * (1.0 + abs(bound)):
@@ -80,7 +80,7 @@ class Relation:
         return [f"these values contradict the constraint {self.name}, by {abs(value - bound):.3g}"]
 
     def identity(self) -> tuple[Any, ...]:
-        """Return what makes it itself, for fingerprints."""
+        """Return the parts that identify the relation in fingerprints."""
         part = self.expression
         return self.name, self.lower, self.upper, part.what, part.names, part.source, part.numbers
 
@@ -107,7 +107,7 @@ def bend(relations: Sequence[Relation], n: Array, log: Mask, weight: Array) -> A
 
 @dataclass(frozen=True)
 class CompiledConstraints:
-    """What constraints come to: relations, constraints held at points, and where nothing is measured, per condition."""
+    """Compiled constraints: relations, constraints at points, and per condition the watched times without data."""
 
     relations: tuple[Relation, ...]
     path: tuple[Constraint, ...]
@@ -128,7 +128,7 @@ def hold(posed: Posed, constraints: Sequence[Constraint]) -> CompiledConstraints
 
 
 def _parts(posed: Posed, c: Constraint) -> list[Constraint]:
-    """Return what a conserved sum comes to: equations of parameters, and its total at the start; others as they are."""
+    """Split a conserved sum into parameter equations and its total at the start; keep other constraints unchanged."""
     if c.of == "value" and c.times == ALONG and c.lower == c.upper:
         found = conservation(value_of(c, posed.model), posed.model)
         happens = any(x.schedule.instants for x in posed.conditions)
@@ -171,7 +171,7 @@ def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
 
 
 def _among(times: Array, known: Array) -> Mask:
-    """Tell which times (n,) are known ones, up to rounding; these are sorted."""
+    """Check which times (n,) are among the sorted `known` ones, up to rounding."""
     after = np.clip(np.searchsorted(known, times), 0, known.size - 1)
     gap = np.minimum(np.abs(known[after] - times), np.abs(known[np.maximum(after - 1, 0)] - times))
     return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(known[-1]))))
@@ -217,7 +217,7 @@ def _relations(posed: Posed, constraint: Constraint) -> list[Relation]:
 
 @dataclass(frozen=True)
 class Support:
-    """What each constraint at points depends on: states x, anything algebraic, parameters p (n_h, n_x | - | n_p)."""
+    """Dependences of each constraint at points: on states x, algebraic states, parameters p (n_h, n_x | - | n_p)."""
 
     x: Mask
     z: Mask
@@ -228,7 +228,7 @@ _SUPPORT: Built[Any, Support] = Built()
 
 
 def support_of(posed: Posed) -> Support:
-    """Return what the constraints at points depend on."""
+    """Return the dependences of the constraints at points on states, algebraic states and parameters."""
 
     def build(given: Posed) -> Support:
         system = given.model.system
@@ -240,7 +240,7 @@ def support_of(posed: Posed) -> Support:
 
 
 def constant_at_start(posed: Posed, i: int) -> Mask:
-    """Tell which constraints at points are constants at the start of experiment i: nothing estimated moves them."""
+    """Check which constraints at points are constant at the start of experiment i, whatever is estimated."""
     link, on = posed.conditions[i].link, support_of(posed)
     free = np.zeros(on.p.shape[1], dtype=np.bool_)
     free[link.free] = True
@@ -258,7 +258,7 @@ def _dependence(column: ca.SX, by: ca.SX) -> Mask:
 
 
 def shape_mistakes(constraint: Constraint) -> list[str]:
-    """Find what is wrong with a constraint whatever the problem."""
+    """Find mistakes of a constraint that do not depend on the problem."""
     name, expression = constraint.name, constraint.expression
     lower, upper = real(constraint.lower), real(constraint.upper)
     mistakes: list[str] = []
@@ -289,7 +289,7 @@ def symbol_mistakes(constraint: Constraint, model: Model, others: Iterable[str])
 
 
 def held_mistakes(posed: Posed, constraints: Sequence[Constraint]) -> list[str]:
-    """Find what is wrong with constraints of this problem."""
+    """Find mistakes of constraints that depend on this problem."""
     mistakes: list[str] = []
     labels = [q.name.partition("[")[0] for q in posed.quantities]
     names = [c.name for c in posed.conditions]
@@ -423,7 +423,7 @@ def constant_mistakes(posed: Posed, theta: Array) -> list[str]:
 
 
 def applies_at(posed: Posed, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]) -> Mask:
-    """Tell where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
+    """Return a mask of where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
     measured, own : (K, M) where something is measured; what is neither padding nor a replicate of the point before
     varying : parameters that may differ between experiments
@@ -449,7 +449,7 @@ def applies_at(posed: Posed, i: int, times: Array, measured: Mask, own: Mask, va
 
 
 def _nearest(condition: Condition, times: Array, wanted: Sequence[float]) -> Mask:
-    """Return which points are at the wanted times; one that is not there, as behind a horizon, is passed over."""
+    """Return a mask of the points at the wanted times; wanted times without a point are ignored."""
     if condition.settled:
         wanted = [float(condition.points.times[-1])]
     return _among(times.ravel(), np.unique(wanted)).reshape(times.shape)

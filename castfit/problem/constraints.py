@@ -240,7 +240,7 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
 
 
 def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name: str = "") -> Constraint:
-    """Let an output, a state or an expression never fall, or never rise, between the events of an experiment.
+    """Constrain an output, a state or an expression to never fall, or never rise, between the events of an experiment.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
 
 
 def conserved(what: Any, total: float | None = None, *, experiment: Any = None, name: str = "") -> Constraint:
-    """Let a sum of states be constant between the events of an experiment.
+    """Constrain a sum of states to be constant between the events of an experiment.
 
     Where the model's equations keep it by themselves only `total` matters.  Where they would only keep it for some
     parameters, this is a constraint on these.
@@ -316,7 +316,7 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
 
 
 def read_constraints(given: Any, mistakes: list[str], *, taken: Iterable[str] = ()) -> tuple[Constraint, ...]:
-    """Read what was given as constraints, and name what has no name, apart from those that are `taken`."""
+    """Read the argument as constraints, and name unnamed ones with names that are not in `taken`."""
     if isinstance(given, (Constraint, ca.SX)):
         given = [given]
     listed = items(given)

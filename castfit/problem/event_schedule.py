@@ -84,7 +84,7 @@ class StateChange:
 
     @cached_property
     def entries(self) -> tuple[Index, Index]:
-        """Which new state depends on which argument, by the structure of the graph: rows and columns of pairs."""
+        """Return the structurally nonzero pairs (new state, argument) of the change: rows and columns."""
         with _LOCK:
             arguments, new = self._symbols()
             rows, columns = ca.jacobian_sparsity(new, ca.vertcat(*arguments)).get_triplet()
@@ -92,7 +92,7 @@ class StateChange:
 
     @property
     def support(self) -> Mask:
-        """The same as a matrix, (n_x, 1 + n_x + n_u + n_c)."""
+        """Return the dependence of each new state on each argument as a matrix, (n_x, 1 + n_x + n_u + n_c)."""
         out = np.zeros((self.graph.size1_out(0), self._n_arguments), dtype=np.bool_)
         out[self.entries] = True
         return out
@@ -109,7 +109,7 @@ class StateChange:
 
     @cached_property
     def changed(self) -> Mask:
-        """Which states do not stay as they are, (n_x,)."""
+        """Return the mask of the states that change, (n_x,)."""
         out = np.zeros(self.graph.size1_out(0), dtype=np.bool_)
         with _LOCK:
             (_, x, _, _), new = self._symbols()
@@ -119,7 +119,7 @@ class StateChange:
 
     @classmethod
     def united(cls, changes: Sequence[StateChange]) -> StateChange:
-        """Return the change that is all of these at once, each from the same states; their c one after the other.
+        """Return the simultaneous combination of the changes, each from the same states, with their c concatenated.
 
         What several of them change has the value that the last one gives it.
         """
@@ -135,7 +135,7 @@ class StateChange:
 
     @classmethod
     def stacked(cls, functions: Sequence[StateChange]) -> StateChange:
-        """Return the values of all of these, one after the other, and so their c."""
+        """Return the function that stacks the values of all `functions`, with their c concatenated."""
         sizes = [function.graph.size1_in(3) for function in functions]
         t, x, u = (ca.SX.sym(n, functions[0].graph.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
@@ -219,7 +219,7 @@ class Trigger:
         return self.priority is not None or not self.persistent
 
     def rank(self, t: float, x: Array, u: Array, e: Array) -> float:
-        """Return the priority; what has none, or one that is no number, comes last."""
+        """Return the priority; -inf (the last place) if there is none, or if it is NaN."""
         if self.priority is None:
             return -np.inf
         function, rows = self.priority
@@ -255,7 +255,7 @@ class Trigger:
         return float(rate[row]), by_x, by_c
 
     def holds(self, signs: Array) -> bool:
-        """Tell whether a condition is true where its differences have these signs."""
+        """Check whether the trigger has a condition and it is true for these signs of its differences."""
         return self.truth is not None and bool(float(cast("Any", self.truth)(signs)))
 
 
@@ -316,7 +316,7 @@ _ULPS = 4096  # that are one time for what follows an event at once
 
 
 def follows(last: float, time: float) -> bool:
-    """Tell whether a triggered event at a time follows at once on what happened last."""
+    """Check whether a triggered event at a time follows immediately, within a few ulps, on the last event."""
     return bool(time - last <= _ULPS * np.spacing(abs(last)))
 
 
@@ -380,7 +380,7 @@ class Schedule:
         return found
 
     def crossing_at(self, rows: Sequence[int]) -> Crossing:
-        """Return what happens at once, at the times in rows of e."""
+        """Return the state change of all events at the times in `rows` of e, as one crossing."""
         found = sorted(i for row in rows for i in self._positions.get(row, ()))
         return Crossing(united([self.instants[i] for i in found]))
 
@@ -394,7 +394,7 @@ class Schedule:
         return np.array([instant.moves for instant in self.instants], dtype=np.bool_)
 
     def order(self, e: Array) -> list[int]:
-        """Return the instants in the order in which they happen; what is estimated after what is known."""
+        """Return the indices of the instants in order of time; at equal times, estimated ones come after known ones."""
         times = e[self.rows]
         return np.lexsort((np.arange(times.size), self._moving, times)).tolist()
 
@@ -408,7 +408,7 @@ class Schedule:
         return list(found.values())
 
     def reaching(self, reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
-        """Tell on which states (n_x,) and rows of e (n_e,) those reached, and parameters (n_p,), depend by events."""
+        """Return masks of the states (n_x,) and rows of e (n_e,) on which reached states and parameters depend."""
         n_x = reached.size
         states, rows = np.zeros(n_x, dtype=np.bool_), np.zeros(self.n_e, dtype=np.bool_)
         for instant, times in self._alike:
@@ -432,7 +432,7 @@ class Schedule:
         return states, rows
 
     def impossible(self, e: Array, start: float) -> str:
-        """Say what cannot be: a change before the start, an infusion that ends before it begins; empty if all can."""
+        """Describe an impossible schedule, such as a change before the start of the experiment; empty if possible."""
         for trigger in self.triggers:
             rows = self.rows_of(trigger)
             if np.isnan(e[rows]).any():
@@ -466,7 +466,7 @@ class Crossing:
         return x
 
     def at(self, time: float, x: Array, e: Array, u: Array) -> Array:
-        """Return the states after the changes, all of them at this time."""
+        """Return the states after the changes, all of them applied at this time."""
         for instant in self.instants:
             assert instant.change is not None
             x = instant.change.values(time, x, u, e[instant.parameters])
@@ -527,7 +527,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Round:
-    """What states made happen at one time, as often as it did: not laid out in a schedule's rows."""
+    """State-triggered events of one round, at one time; they have no rows in the schedule."""
 
     time: float
     crossing: Crossing
@@ -600,7 +600,7 @@ class Timetable:
         return cls(start, times, tuple(crossings), np.array(after, dtype=bool), np.array(found), e)
 
     def with_rounds(self, rounds: Sequence[Round]) -> Timetable:
-        """Return the same with what states made happen, in order."""
+        """Return the timetable with the rounds of state-triggered events inserted in order of time."""
         members: list[tuple[float, int, list[Round]]] = []  # time, the known entry with it or -1, rounds
         known, last = 0, np.nan
         for of in rounds:
@@ -631,7 +631,7 @@ class Timetable:
         return self.times[self.after]
 
     def done(self, time: float, slack: float, *, at_start: bool) -> int:
-        """Return how many of the times are past at a node, which follows what happens at its time.
+        """Return the number of times that are past at a node; a node follows the events at its time.
 
         At the start of the experiment states are those before, so what changes them is still to come.
         """

@@ -1,4 +1,4 @@
-"""What can be told of relations of quantities before anything is solved: contradictions, and what follows from others.
+"""Checks of relations of quantities before anything is solved: contradictions and redundant equations.
 
 Linear relations and bounds are a linear program: if it has no solution, relations are left out one after the other as
 long as it stays so, and those that remain contradict each other (a deletion filter).  The rest is evaluated in interval
@@ -66,7 +66,7 @@ def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Ar
 
 
 def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> list[str]:
-    """Say which relations contradict each other, or the bounds of quantities; natural values, (n_theta,) each."""
+    """Describe the relations that contradict each other, or the bounds of quantities; natural values, (n_theta,)."""
     if not relations:
         return []
     unit = np.where(guess != 0.0, np.abs(guess), 1.0)
@@ -101,7 +101,7 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
 
 
 def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> tuple[int, ...]:
-    """Return which linear equations are combinations of those before them."""
+    """Return the indices of the linear equations that are combinations of preceding ones."""
     equal = [i for i, r in enumerate(relations) if r.lower == r.upper]
     if len(equal) < 2:
         return ()
@@ -154,7 +154,7 @@ def _box(linear: _Linear, lower: Array, upper: Array) -> tuple[Array, Array]:
 
 
 def _range(relation: Relation, low: Array, high: Array) -> tuple[float, float]:
-    """Enclose the values of a relation over a box, in interval arithmetic; what is not known is unbounded."""
+    """Enclose the values of a relation over a box, in interval arithmetic; unknown ranges are unbounded."""
     part = relation.expression
     n: list[tuple[float, float]] = [
         (float(low[s]), float(high[s])) if s >= 0 else (float(c), float(c))

@@ -27,7 +27,7 @@ _QUESTIONS: Built[Posed, dict[str, str]] = Built()
 
 
 def question(problem: Posable) -> dict[str, str]:
-    """Return hashes of what is asked: model, data, conditions of the experiments, constraints; not from where.
+    """Return hashes of model, data, conditions of the experiments and constraints; the guess is not included.
 
     Keys are words, such as ``"data of 'experiment 1'"``.
     """
@@ -52,7 +52,7 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
 
 
 def changed(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two fingerprints, in words."""
+    """Return the keys of the entries that differ between two fingerprints."""
     return [key for key in dict.fromkeys((*wanted, *found)) if found.get(key) != wanted.get(key)]
 
 
@@ -99,7 +99,7 @@ def _sigma(condition: Condition) -> Any:
 
 
 def _noise(posed: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
-    """List what is said of an experiment's noise beyond standard deviations; graphs that were made are kept."""
+    """List the identifying parts of an experiment's noise beyond standard deviations; `graphs` is a cache."""
     parts: list[Any] = []
     for name, of in zip(posed.outputs, condition.observed, strict=True):
         correlation = None if of is None else getattr(of.noise, "correlation", None)

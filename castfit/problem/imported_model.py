@@ -1,4 +1,4 @@
-"""What came of an SBML file: a model, and what an experiment needs besides it."""
+"""Result of importing an SBML file: a model, and the settings that an experiment needs besides it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Loaded:
         return {n: Parameter(v, fixed=True) for n, v in self.parameters.items()}
 
     def start(self, values: Mapping[str, Any] | None = None) -> Start:
-        """Return what an experiment says of initial states and parameters where some values differ from the file's.
+        """Return an experiment's initial states and parameters if some values differ from those of the file.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Loaded:
         return not self._limited
 
     def larger(self, why: str) -> Loaded | None:
-        """Return the same with room for more events than were too few, as a failed simulation says `why`; or None.
+        """Return the model with room for more events, given a failed simulation's message `why`; None if impossible.
 
         Examples
         --------

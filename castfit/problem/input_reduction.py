@@ -39,7 +39,7 @@ _DEGREE = {"piecewise_constant": 0, "linear": 1, "cubic_spline": 3}
 
 @dataclass(frozen=True)
 class Form:
-    """What must be told of one input of a model: the highest degree, and which ways of giving it there are.
+    """Parametric form of one input of a model: the highest polynomial degree, and the ways to specify it.
 
     `ways` holds "linear", "log" and "known".
     """
@@ -62,7 +62,7 @@ class Form:
         return every
 
     def value(self, symbols: Mapping[str, ca.SX], t: ca.SX) -> ca.SX:
-        """Return what is added to the known input, over symbols of its parameters and time."""
+        """Return the term added to the known input, as an expression of the symbols of its parameters and time."""
         a = g = symbols["a"]
         if self.degree:
             s, b = (t - symbols["t"]) * symbols["r"], symbols["b"]
@@ -133,7 +133,7 @@ class _Curve:
         return int(np.clip(np.searchsorted(t, start, side="right") - 1, 0, last))
 
     def settings(self, start: float) -> list[ParameterSwitch]:
-        """Return what changes at the knots behind the start."""
+        """Return the parameter switches at the knots after the start."""
         t = self.said.knots
         n = t.size if self.said.kind == "piecewise_constant" else t.size - 1
         found: list[ParameterSwitch] = []
@@ -154,7 +154,7 @@ class _Curve:
 
 
 def _combined(weights: Any, theta: ca.SX) -> ca.SX:
-    """Return a sum of values, of those that count."""
+    """Return the weighted sum of the values with nonzero weights."""
     used = np.flatnonzero(np.asarray(weights)).tolist()
     if len(used) == 1 and weights[used[0]] == 1.0:
         return theta[used[0]]
@@ -228,7 +228,7 @@ def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
 
 
 def _exchanged_event(event: Any, curves: Mapping[str, _Curve]) -> Any:
-    """Put the values of estimated inputs into an event at a known time."""
+    """Substitute the values of estimated inputs into an event at a known time."""
     if not isinstance(event, Event) or isinstance(event.time, ca.SX) or event.when is not None:
         return event
     time = event.time

@@ -1,4 +1,4 @@
-"""What constraints bound, as graphs over the model's symbols: values, rates along solutions, and conserved sums.
+"""Graphs of constraints over the model's symbols: values, rates along solutions, and conserved sums.
 
 The rate of y = g(t, x, z) along the solutions of  x' = f, 0 = alg  is
 
@@ -28,7 +28,7 @@ _SAMPLES = 6  # states per parameter at which a rate is looked at
 
 
 def graph_of(constraint: Constraint, model: Model) -> ca.SX:
-    """Return what a constraint bounds as a graph over the model's symbols; names of outputs stand for expressions."""
+    """Return the bounded value or rate as a graph over the model's symbols; output names become expressions."""
     value = value_of(constraint, model)
     return rate_of(value, model) if constraint.of == "rate" else value
 

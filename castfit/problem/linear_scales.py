@@ -1,4 +1,4 @@
-"""Which scales and offsets of outputs are eliminated: those that enter the data linearly and nothing else.
+"""Selection of the scales and offsets to eliminate: those that enter the data linearly and nothing else.
 
     y = s x + o                  normal errors of y: linear in s and o
     log y = log s + log x        normal errors of log y: linear in log s
@@ -87,7 +87,7 @@ def _found(posed: Posed) -> tuple[ScaleBlock, ...]:
 
 
 def _uses(posed: Posed) -> Iterable[Use]:
-    """List all uses of scales and offsets that are entries of theta, whatever else may be said of them."""
+    """List all uses of scales and offsets that are entries of theta, whether or not they can be eliminated."""
     place = {n: i for i, n in enumerate(posed.model.parameters)}
     for i, condition in enumerate(posed.conditions):
         of_row = {int(row): int(j) for j, row in zip(condition.theta, condition.link.of, strict=True) if row >= 0}
@@ -122,7 +122,7 @@ def _allowed(posed: Posed, uses: Sequence[Use]) -> frozenset[int]:
 
 
 def _free(posed: Posed, j: int) -> bool:
-    """Whether nothing is known of a quantity; of a logarithm it may be known that the value is positive."""
+    """Check whether a quantity has no bounds and no informative prior; a logarithm may have the lower bound 0."""
     quantity = posed.quantities[j]
     lower = quantity.lower if quantity.scale != "log" else -np.inf if quantity.lower <= 0.0 else quantity.lower
     return bool(lower == -np.inf and quantity.upper == np.inf and not posed.informed[j])

@@ -56,7 +56,7 @@ class AtRest:
 
     @property
     def pattern(self) -> Mask:
-        """Which row can depend on which entry of n, (m, n_q): all of them on whatever matters before."""
+        """Return the pattern (m, n_q) of rows by entries of n: all rows depend on all that matters before the start."""
         moving = self.inner.moving | self.inner.starting
         return np.repeat(moving[None], self.rows.size, axis=0)
 
@@ -83,7 +83,7 @@ class AtRest:
         return on @ slopes, along.T @ bend @ along + self.inner.curvature(n, on_p, on_a)
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
-        """Say which state has no value, at which parameters, and why."""
+        """Describe the state without a steady-state value, the parameters, and the reason."""
         given = self.inner.natural(n)
         wrong = self.inner.failure(n, given)
         found = self.rest.solve(given.p, given.a)
@@ -156,7 +156,7 @@ class ConsistentStart:
 
     @property
     def pattern(self) -> Mask:
-        """Which row can depend on which entry of n, (m, n_q): all of them on whatever matters at the start."""
+        """Return the pattern (m, n_q) of rows by entries of n: all rows depend on all that matters at the start."""
         return np.repeat(np.logical_or.reduce(self.inner.pattern, axis=0)[None], self.rows.size, axis=0)
 
     def values(self, n: Array) -> tuple[Array, Array]:
@@ -184,7 +184,7 @@ class ConsistentStart:
         return on @ dw, -along.T @ np.asarray(second, dtype=float) @ along + inner
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
-        """Say which state has no consistent value, at which parameters, and which equation holds least."""
+        """Describe the state without a consistent value, the parameters, and the equation with the largest residual."""
         P, _ = self._given(n)
         own = np.append(P[: self.inner.n_p], P[P.size - self.inner.n_e :])
         where = _shown(self.parameter_names, own)
@@ -210,7 +210,7 @@ class ConsistentStart:
         return g[:, 0], by_w, by_P
 
     def _sizes(self, by_w: Array, w: Array) -> Array:
-        """Return what equations are measured in: by how much they move where the unknowns move by their size."""
+        """Return the scale of each equation: its change if the unknowns change by their magnitudes."""
         sizes = np.abs(by_w) @ np.maximum(np.abs(w), np.abs(self.guess))
         return np.where(np.isfinite(sizes) & (sizes > 0.0), sizes, _TINY)
 

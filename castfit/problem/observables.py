@@ -1,4 +1,4 @@
-"""How each output is observed in each experiment: its noise model worked out.
+"""Observation of each output in each experiment, with its compiled noise model.
 
 An unknown standard deviation is either a *group* of data, whose sigma is eliminated while fitting, or a parameter
 ``sigma(y)`` of its own, or ``dispersion(y)``.  A spread that is computed, from parameters, states or outputs, becomes
@@ -34,7 +34,7 @@ _FIRST_GUESS = 0.1  # of the data: where an unknown spread stands until residual
 
 @dataclass(frozen=True)
 class ObservedOutput:
-    """How one output is observed in one experiment.
+    """Observation of one output in one experiment.
 
     noise : its model, without the spread
     group : the unknown sigma that is eliminated, by its position in ``Posed.groups``; -1 if there is none
@@ -56,7 +56,7 @@ class ObservedOutput:
 
 @dataclass(frozen=True)
 class Observations:
-    """What follows from all that was said of noise.
+    """Compiled noise of all experiments.
 
     said : the statement with the parameters of the noise, and computed spreads as outputs of the model
     observed : per experiment, by output
@@ -74,7 +74,7 @@ class Observations:
 
 @dataclass
 class _ObservablePlan:
-    """What was met so far."""
+    """Groups, spreads, parameters and noise models collected so far."""
 
     eliminated: dict[str, bool]
     groups: dict[str, int] = field(default_factory=dict[str, int])
@@ -108,7 +108,7 @@ def label(output: str, sigma: Unknown) -> str:
 
 
 def parameter_of(noise: Noise, name: str) -> str:
-    """Return what an unknown spread is called among the estimates, where it is one of them."""
+    """Return the name of the estimated parameter for an unknown spread."""
     return f"{noise.spread_name}({name})"
 
 
@@ -119,7 +119,7 @@ def called_now(name: str, names: Container[str]) -> str:
 
 
 def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Noise, Unknown]]:
-    """List every use of an unknown sigma: its label, the output, the noise model, and what was said of it."""
+    """List every use of an unknown sigma: its label, the output, the noise model, and the `Unknown` itself."""
     for e in experiments:
         for output, noise in e.noise.items():
             if isinstance(noise.sigma, Unknown):
@@ -127,7 +127,7 @@ def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Nois
 
 
 def work_out(said: Statement) -> Observations:
-    """Work out what was said of noise; it must hold no mistake."""
+    """Compile the noise models of a statement, which must contain no mistake."""
     uses = list(unknowns(said.experiments))
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:

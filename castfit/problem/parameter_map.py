@@ -1,4 +1,4 @@
-"""The link: how one experiment's parameters and initial state follow from what is estimated.
+"""Link from the estimated quantities to one experiment's parameters and initial state.
 
     q --natural scale--> n --> y = (p, a, e)
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def natural_value(theta: Array, log: Mask) -> Array:
-    """Convert search scale to natural values; what is too large for a number becomes infinite."""
+    """Convert search scale to natural values; values that overflow become infinite."""
     if not log.any():
         return theta.copy()
     with np.errstate(over="ignore"):
@@ -67,7 +67,7 @@ class MappedExpressions:
 
     @property
     def pattern(self) -> Mask:
-        """Which row can depend on which entry of n, (m, n_q)."""
+        """Return the pattern of rows that can depend on entries of n, (m, n_q)."""
         out = np.zeros((self.rows.size, self.n_q), dtype=np.bool_)
         out[:, self.source[self._known]] = self.support[:, self._known]
         return out
@@ -94,7 +94,7 @@ class MappedExpressions:
         return gradient, hessian
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
-        """Say what a row is, and for which values of its arguments it was asked for."""
+        """Return the description of a row, and the values of its arguments."""
         used = np.flatnonzero(self.support[row])
         arguments = self._arguments(n)
         where = ", ".join(f"{self.names[j]} = {arguments[j]:.6g}" for j in used)
@@ -126,7 +126,7 @@ class Natural:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """How one experiment's parameters p and initial state a follow from q.
+    """Link from q to one experiment's parameters p and initial state a.
 
     n_p : how many rows of y are parameters; initial states follow, the last n_e rows are those of events
     base : (n_y,) the rows that are numbers; 0 elsewhere
@@ -176,7 +176,7 @@ class Link:
         return Natural(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
 
     def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
-        """Say which part could not be computed at q, or whose derivative could not; empty if none is missing."""
+        """Describe the first row that is not finite at q, or whose derivative is not; empty if all are finite."""
         if not self.parts:
             return ""
         y, dy = np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(at.e.size, q.size)])
@@ -206,7 +206,7 @@ class Link:
 
     @cached_property
     def pattern(self) -> Mask:
-        """Which row of y can depend on which entry of q, (n_y, n_q)."""
+        """Return the pattern of rows of y that can depend on entries of q, (n_y, n_q)."""
         out = np.zeros((self.base.size, self.of.size), dtype=np.bool_)
         entries, rows = self._direct
         out[rows, entries] = True
@@ -221,23 +221,23 @@ class Link:
 
     @cached_property
     def moving(self) -> Mask:
-        """Which entries of q move a parameter of the model's equations, or an event, (n_q,)."""
+        """Return the mask of the entries of q that change a parameter of the model's equations, or an event, (n_q,)."""
         rows, events = self.pattern[: self.n_p], np.logical_or.reduce(self.pattern[self._events], axis=0)
         return np.logical_or.reduce(rows if self.flow is None else rows[self.flow], axis=0) | events
 
     @cached_property
     def moving_events(self) -> Mask:
-        """Which rows of events depend on q, (n_e,)."""
+        """Return the mask of the rows of events that depend on q, (n_e,)."""
         return np.logical_or.reduce(self.pattern[self._events], axis=1)
 
     @cached_property
     def starting(self) -> Mask:
-        """Which entries of q move an initial state, (n_q,)."""
+        """Return the mask of the entries of q that change an initial state, (n_q,)."""
         return np.logical_or.reduce(self.pattern[self._states], axis=0)
 
     @cached_property
     def given(self) -> Mask:
-        """Which initial states are numbers, whatever q, (n_x,)."""
+        """Return the mask of the initial states that do not depend on q, (n_x,)."""
         return np.logical_not(np.logical_or.reduce(self.pattern[self._states], axis=1))
 
     @property

@@ -1,4 +1,4 @@
-"""What the user says, read but not worked out: parameters, priors, constraints, and the statement of all together."""
+"""Data structures of the user's statement before compilation: parameters, priors, constraints, and the whole."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Parameter:
 @brief
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A model, its experiments, and what is said of their quantities; every experiment has a name.
+    """Statement of a model, its experiments, and settings of their quantities; every experiment has a name.
 
     `unguessed` are the scales and offsets of outputs whose guess nobody gave.
     """
@@ -124,7 +124,7 @@ class Statement:
 def with_scales(
     model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]
 ) -> tuple[dict[str, Parameter], frozenset[str]]:
-    """Return the parameters, completed by those of scaled outputs that are measured; and which of these have no guess.
+    """Return the parameters, completed by those of measured scaled outputs, and the names of these without a guess.
 
     What is `given` may hold scales and offsets already.
     """
@@ -203,12 +203,12 @@ def measured_times(experiment: Experiment, output: str) -> Array:
 
 
 def estimated_inputs(experiment: Experiment) -> dict[str, EstimatedInput]:
-    """Return what an experiment says of inputs that are estimated, by the model's name of them."""
+    """Return the estimated inputs of an experiment, by their names in the model."""
     return {n: u for n, u in experiment.inputs.items() if isinstance(u, EstimatedInput)}
 
 
 def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
-    """Return what is known of each initial state: the experiment's own, else the model's.
+    """Return the value or specification of each initial state: the experiment's own, else the model's.
 
     Those of delay lines may be expressions that hold free initial states by the names of the states.  Of an experiment
     that begins at a steady state only what differs from it.
@@ -225,7 +225,7 @@ def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
 def at_start(
     value: Any, model: Model, start: float, inputs: Mapping[str, Any], states: Mapping[str, Any]
 ) -> float | ca.SX:
-    """Put an experiment's start, inputs and initial states into an initial value of a delay line."""
+    """Substitute an experiment's start, inputs and initial states into an initial value of a delay line."""
     if not isinstance(value, ca.SX):
         return value
     system = model.system

@@ -1,4 +1,4 @@
-"""Which states of a model stay positive: those that nothing drives below zero (quasi-positivity).
+"""Detection of the states of a model that stay positive, since nothing drives them below zero (quasi-positivity).
 
     x_j stays >= 0  if  f_j >= 0  wherever x_j = 0 and the other positive states are >= 0
 
@@ -31,7 +31,7 @@ _POSITIVE: Built[Posed, Mask] = Built()
 
 
 def positive_states(posed: Posed) -> Mask:
-    """Return which differential states stay positive, (n_x,); they also begin so, in every experiment."""
+    """Return the mask of the differential states that start nonnegative and stay so in all trials, (n_x,)."""
     return _POSITIVE.get(posed, _found)
 
 

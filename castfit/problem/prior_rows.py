@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PriorRows:
-    """What all priors add at a point: rows (n_prior,), and their Jacobian (n_prior, n_theta) by theta, in search scale.
+    """Contribution of all priors at a point: rows (n_prior,), and Jacobian (n_prior, n_theta), in search scale.
 
     cost : -log p less its least value, of all priors together; inf where a density is 0.  `straight_cost` is the part
         that is straight: no square of a deviation, which chi2's distribution would know.  `excess` is the cost less
@@ -72,13 +72,13 @@ class QuantityPrior(_OnOneNumber):
 
     @property
     def informs(self) -> Mask:
-        """Which quantities it says something about."""
+        """Return the mask of the quantities on which the prior is informative."""
         out = np.zeros(self.n_theta, dtype=np.bool_)
         out[self.at] = self.prior.rows > 0
         return out
 
     def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
-        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if the cost is finite."""
         m, x = self.prior.rows, float(n[self.at])
         if m == 0:
             return np.zeros(0), in_columns(np.zeros((0, 1)), np.array([self.at]), self.n_theta), 0.0, ""
@@ -93,7 +93,7 @@ class QuantityPrior(_OnOneNumber):
         return replace(self, at=int(place[0]), n_theta=keep.size) if place.size else None
 
     def identity(self) -> tuple[Any, ...]:
-        """Return what makes it itself."""
+        """Return the parts that identify the prior."""
         return self.at, str(self.prior.to_plain())
 
 
@@ -105,11 +105,11 @@ class ExpressionPrior(_OnOneNumber):
 
     @property
     def informs(self) -> Mask:
-        """Which quantities it says something about."""
+        """Return the mask of the quantities on which the prior is informative."""
         return self.expression.pattern[0]
 
     def rows(self, n: Array) -> tuple[Array, Array, float, str]:
-        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if cost and derivatives are finite."""
         values, slopes = self.expression.values(n)
         x = float(values[0])
         found = self.prior.row(x)
@@ -126,7 +126,7 @@ class ExpressionPrior(_OnOneNumber):
         return replace(self, expression=shorter) if shorter.pattern.any() else None
 
     def identity(self) -> tuple[Any, ...]:
-        """Return what makes it itself."""
+        """Return the parts that identify the prior."""
         part = self.expression
         return str(self.prior.to_plain()), part.what, part.names, part.source, part.numbers
 
@@ -149,7 +149,7 @@ class _NormalRows:
 
     @property
     def factor(self) -> float:
-        """What all rows are multiplied by."""
+        """Return the factor by which all rows are multiplied."""
         return 1.0
 
     @property
@@ -159,13 +159,13 @@ class _NormalRows:
 
     @property
     def informs(self) -> Mask:
-        """Which quantities it says something about."""
+        """Return the mask of the quantities on which the prior is informative."""
         out = np.zeros(self.n_theta, dtype=np.bool_)
         out[self.at] = np.any(self.root != 0.0, axis=0)
         return out
 
     def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
-        """Return r (m,), J (m, n_theta), the cost, and what is wrong."""
+        """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if r and J are finite."""
         x = n[self.at]
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(self.log, np.log(np.where(self.log, x, 1.0)), x)
@@ -200,7 +200,7 @@ class Joint(_NormalRows):
     """A normal prior on several quantities together."""
 
     def identity(self) -> tuple[Any, ...]:
-        """Return what makes it itself."""
+        """Return the parts that identify the prior."""
         return self.at, self.log, self.mean, self.root, self.offset
 
 
@@ -221,11 +221,11 @@ class Smooth(_NormalRows):
 
     @property
     def factor(self) -> float:
-        """What all rows are multiplied by."""
+        """Return the factor by which all rows are multiplied."""
         return float(np.sqrt(self.weight))
 
     def identity(self) -> tuple[Any, ...]:
-        """Return what makes it itself; a weight that is chosen does not."""
+        """Return the parts that identify the penalty; a weight that is chosen automatically is not one of them."""
         return self.at, self.log, self.root, self.offset, None if self.chosen else self.weight
 
 

@@ -1,4 +1,4 @@
-"""From what is said of quantities beforehand to terms of the cost; names and what can be wrong with them.
+"""Compilation of priors on quantities into terms of the cost, with their names and validation.
 
 A symbol in an expression means the quantity of its name.  One of a local parameter, or of a state whose initial value
 is estimated, means the value in each experiment: then there is one prior per experiment.
@@ -164,7 +164,7 @@ def _of_expression(
 
 
 def entry_mistakes(said: Statement, quantities: Sequence[Quantity]) -> list[str]:
-    """Find what is wrong with priors on expressions, on several quantities, and by name."""
+    """Find mistakes in priors on expressions, on several quantities, and by name."""
     mistakes: list[str] = []
     names = [q.name for q in quantities]
     known = tuple(dict.fromkeys((*names, *(q.of for q in quantities))))

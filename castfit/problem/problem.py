@@ -1,4 +1,4 @@
-"""The question: a model, its experiments, and what is estimated within which bounds.
+"""Estimation problem: a model, its experiments, and the quantities that are estimated within bounds.
 
 All estimated quantities form one vector theta, in search scale: shared parameters, then per experiment its local
 parameters and its free initial states.  A quantity on a logarithmic scale enters theta as its natural logarithm.
@@ -222,7 +222,7 @@ class Problem:
         return self._model
 
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
-        """Return what is known of each initial state: the experiment's own, else the model's."""
+        """Return the value or specification of each initial state: the experiment's own, else the model's."""
         return initial_values(self._model, experiment)
 
     def to_search(self, natural: Array) -> Array:
@@ -348,7 +348,7 @@ def with_correlations(problem: Posable, found: CorrelationEstimates | None) -> P
 
 
 def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
-    """Say why something is no problem with residuals to be made small: it is none, has noises, or nothing is free.
+    """Describe mistakes that rule out a least-squares search: not a problem, a model with noises, or nothing estimated.
 
     A fit that only evaluates (`may_be_fixed`) needs nothing free.
     """
@@ -363,7 +363,7 @@ def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
 
 
 def start_mistakes(problem: Any, start: Any) -> list[str]:
-    """Say what is wrong with the values at which a search is to start, if there is a problem to look at."""
+    """Describe mistakes in the start values of a search; empty if `problem` is not a problem."""
     if not isinstance(problem, (Problem, Posed)):
         return []
     found = told(lambda: problem.posed.theta_from(start))
@@ -371,7 +371,7 @@ def start_mistakes(problem: Any, start: Any) -> list[str]:
 
 
 def with_nodes(problem: Posable, order: int) -> Posable | None:
-    """Return the problem with so many nodes in each delay line; None where what is posed cannot be posed anew."""
+    """Return the problem with `order` nodes in each delay line; None if a compiled problem cannot be recompiled."""
     if isinstance(problem, Posed):
         return problem.with_order(order)
     return problem.with_nodes(order)

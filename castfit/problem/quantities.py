@@ -93,7 +93,7 @@ def fixed_value(parameter: Parameter, experiment: str) -> float:
 
 @dataclass(frozen=True)
 class SymbolMeanings:
-    """What names in an expression mean: in one experiment ("" if in all), entries of theta, or numbers."""
+    """Meanings of the names in an expression, in one experiment ("" if in all): entries of theta, or numbers."""
 
     experiment: str
     entry: Mapping[str, int]
@@ -109,7 +109,7 @@ def meanings(
     *,
     own: Collection[str] = (),
 ) -> list[SymbolMeanings]:
-    """Return what names mean: once if all are shared, else in every experiment that has all of them.
+    """Return the meanings of names: one if all names are shared, else one for every experiment that has all of them.
 
     ``means(name, quantity, experiment)`` tells whether a name is that of a quantity there; parameters of which some
     experiment has its `own` value are not shared.
@@ -132,7 +132,7 @@ def meanings(
 
 
 def quantities_of(said: Statement) -> tuple[Quantity, ...]:
-    """List what is estimated: shared parameters, then per experiment its local parameters and free initial states."""
+    """List the estimated quantities: shared parameters, then per experiment local parameters and initial states."""
     found: list[Quantity] = []
     several = len(said.experiments) > 1
     stated = {n: said.parameters.get(n) for n in every_parameter(said.model, said.parameters)}

@@ -1,4 +1,4 @@
-"""What can be wrong with an estimation problem, in sentences."""
+"""Validation of estimation problems; mistakes are reported as messages."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
 def _parameter_mistakes(
     name: str, parameter: Parameter, experiments: Sequence[str], needing: Sequence[str]
 ) -> list[str]:
-    """Check what is said of a parameter, whose value the experiments `needing` take."""
+    """Find mistakes in a parameter whose value the experiments `needing` use."""
     value, what = parameter.value, f"parameter '{name}'"
     mistakes = [
         f"{what}: {flag} is {text(choice)}; give True or False"
@@ -219,7 +219,7 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
 
 
 def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping[str, Any]) -> list[str]:
-    """Find what is wrong with initial values of algebraic states, and with differential ones that follow from them."""
+    """Find mistakes in initial values of algebraic states, and of differential ones that follow from them."""
     follow = [n for n in model.own_states if isinstance(initial.get(n), Consistent)]
     given = [n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)]
     if not follow:
@@ -255,7 +255,7 @@ def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping
 
 
 def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
-    """Find what is wrong with the steady state before an experiment."""
+    """Find mistakes in the steady state before an experiment."""
     assert experiment.steady is not None
     said = experiment.steady
     mistakes: list[str] = []
@@ -339,7 +339,7 @@ def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
 
 
 def _input_mistakes(said: Statement) -> list[str]:
-    """Find every mistake in what is said of inputs that are estimated."""
+    """Find every mistake in the specification of estimated inputs."""
     mistakes: list[str] = []
     meant: dict[str, list[tuple[str, EstimatedInput, Experiment]]] = {}
     for e in said.experiments:
@@ -399,7 +399,7 @@ def _useless(label: str, u: EstimatedInput, experiments: list[Experiment]) -> li
 
 
 def _elsewhere(called: str, experiment: Experiment) -> list[str]:
-    """Find where an estimated input cannot stand."""
+    """Find values, events and sigmas of an experiment in which an estimated input cannot be used."""
     found = [
         f"'{n}', a value of the input '{called}', is given by the experiment; fix it in the problem's parameters"
         for n in estimated_inputs(experiment)[called].names(called)
@@ -636,10 +636,10 @@ def tau_mistakes(model: Model, p: Array) -> list[str]:
 
 
 def _any(rows: Mask) -> Mask:
-    """Return which columns are True in any row."""
+    """Return a mask of the columns that are True in any row."""
     return np.logical_or.reduce(rows, axis=0)
 
 
 def _dependence(rows: ca.SX, columns: ca.SX) -> Mask:
-    """Return which row depends on which column, (n_rows, n_columns)."""
+    """Return the pattern of rows that depend on columns, (n_rows, n_columns)."""
     return pattern(ca.jacobian_sparsity(rows, columns))

@@ -1,4 +1,4 @@
-"""What notebooks show of results, problems and models: tables and formulas instead of a line of text."""
+"""Cards of results, problems and models in notebooks: tables and formulas instead of a line of text."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Typesetter:
         return out
 
     def _kind(self, i: int) -> str:
-        """Tell what a factor looks like: a letter, a number, brackets, or anything else."""
+        """Classify the appearance of a factor: a letter, a number, brackets, or anything else."""
         node = self._nodes[i]
         if i in self._named or node.letter or node.op == ca.OP_DIV:
             return "letter"
@@ -225,7 +225,7 @@ class Typesetter:
         return "bracket" if self._written(i)[1] < _PRODUCT else "other"
 
     def _cases(self, node: _Node) -> list[tuple[Markup, Markup]]:
-        """Return (value, condition) of what was said by `if_else`; empty if it was not."""
+        """Return the pairs (value, condition) of an `if_else` expression; empty for other expressions."""
         if node.op != ca.OP_ADD:
             return []
         yes, no = (self._nodes[j] for j in node.arguments)

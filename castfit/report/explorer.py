@@ -1,4 +1,4 @@
-"""A page to play with a model: sliders for what is estimated, curves over the data, integrated in the browser.
+"""Interactive page of a model: sliders for the estimated quantities, curves over the data, integration in the browser.
 
 The page is one file that needs no network.  The model's CasADi graph becomes JavaScript (`javascript`), and
 `explorer.js` integrates it by a Rosenbrock method with error control, so that a student, or who looks for a start by
@@ -93,7 +93,7 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
 
 
 def _obstacles(posed: Posed) -> list[str]:
-    """Say what a page cannot show."""
+    """Return the features of a problem that a page cannot show, as messages."""
     model = posed.model
     what = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
     what += [f"'{n}' is white noise, which the page does not draw" for n in model.noises]
@@ -110,7 +110,7 @@ def _obstacles(posed: Posed) -> list[str]:
 
 
 def _shown(posed: Posed) -> tuple[list[str], list[str]]:
-    """Return what is drawn, measured outputs and the model's own states, and what else densities need."""
+    """Return the names of the drawn variables, measured outputs and own states, and of others that densities need."""
     drawn = [*posed.outputs, *(n for n in posed.model.own_states if n not in posed.outputs)]
     wanted = (n for c in posed.conditions for of in c.observed if of is not None for n in of.predicted)
     return drawn, [n for n in dict.fromkeys(wanted) if n not in drawn]
@@ -180,7 +180,7 @@ def _specification(posed: Posed, result: Result | None, functions: _PageFunction
 
 
 def _sizes(posed: Posed) -> dict[str, list[float]]:
-    """Return how large states become where the guess can be simulated, per experiment; 1 where nothing is known."""
+    """Return the largest magnitudes of states at the guess, per experiment; 1 if no magnitude can be computed."""
     sizes = {c.name: [1.0] * len(posed.model.states) for c in posed.conditions}
     times = {c.name: np.linspace(c.start, c.end, 21) for c in posed.conditions}
     asked = Asked("explore", None, times, None, None, None, [])
@@ -193,7 +193,7 @@ def _sizes(posed: Posed) -> dict[str, list[float]]:
 
 
 def _slider(q: Quantity) -> dict[str, Any]:
-    """Return what a slider says, and from where to where it goes, in natural values."""
+    """Return the name, value, range and scale of a slider, in natural values."""
     log = q.guess > 0.0 and (q.scale == "log" or q.lower >= 0.0)
     reach = 2.0 * (abs(q.guess) or 1.0)
     low, high = (q.guess / _FACTOR, q.guess * _FACTOR) if log else (q.guess - reach, q.guess + reach)

@@ -62,7 +62,7 @@ def framed(graphic: Markup, width: float, series: Mapping[str, str], number: int
 
 
 def is_picture(thing: object) -> bool:
-    """Tell whether something is a figure, of ours or any of matplotlib's."""
+    """Check whether an object is a figure, of castfit or of matplotlib."""
     return any(kind.__module__ == "matplotlib.figure" and kind.__name__ == "Figure" for kind in type(thing).__mro__)
 
 

@@ -22,7 +22,7 @@ Spelling = Callable[[str], Markup]
 
 
 def spelling(names: Iterable[str]) -> Spelling:
-    """Return how names are typeset beside each other: k_1 stays as it is written where there is a k1 as well."""
+    """Return a function that typesets names: k_1 stays as it is written if there is a k1 as well."""
     shown: dict[str, str] = {}
     plain: dict[str, Markup] = {}
     for text in sorted(dict.fromkeys(names), key=lambda n: (n.count("_"), n)):
@@ -32,7 +32,7 @@ def spelling(names: Iterable[str]) -> Spelling:
 
 
 def look(shown: Markup) -> str:
-    """Return what is the same of what looks the same."""
+    """Return a key that is equal for markup of equal appearance."""
     return re.sub(r"</?mrow>", "", shown)
 
 
@@ -49,7 +49,7 @@ def name(text: str) -> Markup:
 
 
 def is_letter(text: str) -> bool:
-    """Tell whether a name is set as a letter, with an index or without, so that a product needs no dot."""
+    """Check whether a name is typeset as a letter, with or without an index, so that a product needs no dot."""
     base = text.partition("_")[0]
     return _NUMBERED.fullmatch(base) is not None or base in _GREEK or (len(base) == 1 and base.isalpha())
 

@@ -1,4 +1,4 @@
-"""What to measure next, as a section of a page: a paragraph and a picture, where a design is cheap."""
+"""Page section on the next measurements: a paragraph and a figure, if a design is cheap to compute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HARDLY = 10.0  # relative standard deviation beyond which a number says nothing
 
 
 def measured_next(result: Result, figures: Figures) -> Markup:
-    """Say which further values of the first experiment would tell most, or why that cannot be said."""
+    """Propose the most informative further values of the first experiment, or give the reason why none are proposed."""
     problem = result.problem
     if not isinstance(problem, Problem):
         return tag("p", "It cannot be said here: the fit does not know its problem.")

@@ -23,7 +23,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Lead:
-    """What stands above all: the title, the verdict in a sentence, and the figures that matter most.
+    """Head of a page: the title, the verdict in a sentence, and the key figures.
 
     `mood` is "good", "doubtful" or "bad".
     """

@@ -1,4 +1,4 @@
-"""The story of a fit of a model with noises: question, estimates, the path, what was not expected, the way there."""
+"""Page sections of a fit of a model with process noise: question, path, estimates, innovations, solution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def lead(found: PathResult, title: str, notes: str) -> Lead:
-    """Return what stands above all."""
+    """Return the head of the page."""
     mood = "good" if found.described else "doubtful" if found.success else "bad"
     shown = (
         ("log likelihood", f"{found.log_likelihood:.6g} from {found.n_data} data"),
@@ -60,7 +60,7 @@ def sections(found: PathResult, figures: Figures, command: str = "", source: str
 
 
 def _repeat(found: PathResult, command: str, source: str) -> Markup:
-    """Return by what the page was written, and the fingerprints of what was asked."""
+    """Return the command and the script that produced the page, and the fingerprints of model and data."""
     marks = facts((what, tag("code", mark)) for what, mark in found.question.items())
     return joined(
         tag("p", "This page was written by the command ", tag("code", command)) if command else None,

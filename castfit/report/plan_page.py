@@ -1,4 +1,4 @@
-"""The page of a plan: what was asked, what was found, and what the integrated model says of it."""
+"""Page of a plan: the figure, the numbers of the solution and of the integrated model, and the question."""
 
 from __future__ import annotations
 

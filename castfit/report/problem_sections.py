@@ -1,4 +1,4 @@
-"""What was asked: equations, experiments, quantities, as a section of a page."""
+"""Page section on the question: equations, experiments and quantities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LISTED = 6  # names in a sentence
 
 
 def question(problem: Posable) -> Markup:
-    """Return the model, the experiments, and what is estimated."""
+    """Return the section on the model, the experiments, and the estimated quantities."""
     posed = problem.posed
     return joined(
         tag("p", _summary(posed)),
@@ -110,7 +110,7 @@ def experiments(posed: Posed) -> Markup:
 
 
 def _noise(posed: Posed, condition: Condition) -> Markup:
-    """Say how values scatter, output by output; once where it is the same."""
+    """Describe the noise of each output; outputs with equal noise share a line."""
     said: dict[str, list[str]] = {}
     for j, (output, observed) in enumerate(zip(posed.outputs, condition.observed, strict=True)):
         if observed is None:
@@ -181,7 +181,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _fixed(posed: Posed) -> Markup:
-    """Say which parameters were given."""
+    """List the fixed parameters with their values."""
     known = {n: p.value for n, p in posed.parameters.items() if p.fixed}
     if not known:
         return Markup("")

@@ -108,7 +108,7 @@ def report(
 
 @contextmanager
 def _collecting_what_is_new() -> Generator[None, None, None]:
-    """Let Python look for garbage among what is made from now on.
+    """Restrict garbage collection to objects created within this context.
 
     Figures are full of cycles.  On their account it would go through all modules and models as well, again and again: a
     seventh of the time of a page.

@@ -1,4 +1,4 @@
-"""What a fit found, as sections of a page: data and model, estimates, what the data determine, residuals, the way."""
+"""Page sections of a fit: data and model, estimates, identifiability, residuals, solution."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Figures:
 
 
 def lead(result: Result, title: str, notes: str) -> Lead:
-    """Return what stands above all."""
+    """Return the head of the page."""
     sure = result.success and result.goodness.described
     mood = "good" if sure and not _doubts(result) else "doubtful" if result.success else "bad"
     criteria = f"{result.objective:.6g} from {result.n_data} data"
@@ -81,7 +81,7 @@ def lead(result: Result, title: str, notes: str) -> Lead:
 
 
 def verdict(result: Result) -> str:
-    """Say in a few sentences what came out."""
+    """Summarise the result of a fit in a few sentences."""
     if not result.success:
         return f"No solution was found: {result.message}"
     parts = (result.goodness.sentence or "A solution was found.", *_suspicions(result), result.determination)
@@ -181,7 +181,9 @@ def _whisker(value: float, low: float, high: float) -> Markup:
 
 
 def determined(result: Result, figures: Figures) -> Markup:
-    """Return what is known of the estimates together: combinations, pairs, correlations, and what moves what."""
+    """Return the section on the joint uncertainty of the estimates: combinations, pairs, correlations,
+    sensitivities.
+    """
     if not result.names:
         return joined(tag("p", result.determination))
     region = result.confidence_region()
@@ -291,7 +293,7 @@ def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
 
 
 def solved(result: Result, figures: Figures) -> Markup:
-    """Return how the search went."""
+    """Return the section on the solution: status, method, counts of evaluations, and history."""
     counted = ", ".join(f"{n} {kind}" for kind, n in result.evaluations.items())
     failed = ", ".join(f"{n} {cause}" for cause, n in result.failures.items())
     options = result.integrator

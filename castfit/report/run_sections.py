@@ -1,4 +1,4 @@
-"""What many fits found, as sections of a page: starts and optima, methods compared, a search, horizons."""
+"""Page sections of results of many fits: starts and optima, compared methods, a search, horizons."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _MOST_OPTIMA = 20
 def lead(
     found: SearchResult, title: str, kind: str, said: str, figures: Sequence[tuple[str, Content]], notes: str
 ) -> Lead:
-    """Return what stands above a page of many fits."""
+    """Return the head of a page of many fits."""
     right = found.best is not None and found.success and not found.best.goodness.amiss
     mood = "good" if right else "doubtful" if found.success else "bad"
     return Lead(title, kind, mood, " ".join(part for part in (said, *found.misfit()) if part), figures, notes)
 
 
 def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
-    """Return what stands above a multistart's page."""
+    """Return the head of a multistart's page."""
     lowest = found.optima[0] if found.optima else None
     total = len(found.starts)
     best = "" if lowest is None else f"{len(lowest.starts)} of {total} starts found the best optimum. "
@@ -59,7 +59,7 @@ def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
 
 
 def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
-    """Return what the starts found."""
+    """Return the sections on the starts: objectives, optima, estimates, and a table of all starts."""
     waterfall = figures.add(
         lambda: plots.waterfall(found),
         f"{symbol(found.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
@@ -86,7 +86,7 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
 
 
 def selection_lead(found: SelectionResult, title: str, notes: str) -> Lead:
-    """Return what stands above the page of a selection of models."""
+    """Return the head of the page of a model selection."""
     first = found.names[0] if found.names else ""
     figures = (
         ("best candidate", first or "none"),
@@ -99,7 +99,7 @@ def selection_lead(found: SelectionResult, title: str, notes: str) -> Lead:
 
 
 def selection(found: SelectionResult, figures: Figures) -> list[Section]:
-    """Return which candidates explain the data, and how sure that is."""
+    """Return the sections on the candidates: criteria, weights, messages, and a table of all candidates."""
     picture = figures.add(
         lambda: plots.selection(found),
         f"{found.criterion} of all candidates against what they estimate, with those that were best so far; the weight "
@@ -117,7 +117,7 @@ def counts(found: Mapping[str, int]) -> str:
 
 
 def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
-    """Return the table of optima; what differs between fits of one of them is not determined there."""
+    """Return the table of optima; estimates that differ between fits of one optimum are not determined there."""
     if not found:
         return None
     unit = abs(found[0].objective) or 1.0 if measure == CHI2 else np.nan
@@ -145,7 +145,7 @@ def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
 
 
 def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
-    """Return what stands above a comparison's page."""
+    """Return the head of a comparison's page."""
     fair = [row for row in found.rows if row.starts]
     sure = max(fair, key=lambda row: (row.success_rate, -row.expected_time), default=None)
     fast = min(fair, key=lambda row: row.expected_time, default=None)
@@ -164,7 +164,7 @@ def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
 
 
 def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
-    """Return how the methods did."""
+    """Return the sections on the compared methods: success rates, times, and a table of all fits."""
     what = joined(
         tag("p", found.message),
         sheet(found.sheet()),
@@ -188,7 +188,7 @@ def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
 
 
 def search_lead(found: ScatterResult, title: str, notes: str) -> Lead:
-    """Return what stands above a scatter search's page."""
+    """Return the head of a scatter search's page."""
     figures = (
         ("best χ²" if found.best is None else f"best {symbol(found.best.measure)}", f"{found.objective:.6g}"),
         ("simulations", f"{found.simulations}"),
@@ -220,7 +220,7 @@ def search(found: ScatterResult, figures: Figures) -> list[Section]:
 
 
 def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
-    """Return what stands above the page of an estimate."""
+    """Return the head of the page of an estimate."""
     figures = (
         (f"best {symbol(found.measure)}", "" if found.best is None else f"{found.objective:.6g}"),
         ("found", f"{found.finds} times"),
@@ -231,7 +231,7 @@ def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
 
 
 def portfolio(found: PortfolioResult) -> list[Section]:
-    """Return what was tried, what was found how often, and how sure that is."""
+    """Return the section on a portfolio of searches: its messages and its table."""
     told = (tag("p", line) for line in found.story)
     return [Section("search", "The search", joined(told, sheet(found.sheet())))]
 

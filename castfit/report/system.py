@@ -68,7 +68,7 @@ def _called(*inside: Markup) -> Markup:
 
 
 def _delays(delayed: Sequence[Delayed], time: str, spell: Spelling) -> dict[int, Markup]:
-    """Return how delayed values are shown, by the hash of their symbols: ``x(t − τ)``."""
+    """Return the markup of delayed values by the hash of their symbols: ``x(t − τ)``."""
     shown: dict[int, Markup] = {}
     for d in delayed:  # inner ones come first
         inside = Typesetter([d.expression, d.tau], shown, spell)
@@ -80,7 +80,9 @@ def _delays(delayed: Sequence[Delayed], time: str, spell: Spelling) -> dict[int,
 
 
 def _remembered(kind: str | None, terms: Sequence[Markup], time: str) -> tuple[Markup, ...]:
-    """Typeset what is measured over the interval since the measurement before, or relative to the first one."""
+    """Typeset an output that is measured over the interval since the previous measurement, or relative to the first
+    one.
+    """
     if kind is None:
         return tuple(terms)
     if kind == "relative":

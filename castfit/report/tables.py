@@ -39,12 +39,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: C
 
 
 def sheet(found: Sheet) -> Markup:
-    """Return what a terminal shows as a table."""
+    """Convert a terminal table to HTML."""
     return table(found.heads, found.rows, caption=found.title or None)
 
 
 def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:
-    """Return names and what is to be said of each, below each other."""
+    """Return a table with one name and its value per row; empty values are left out."""
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", _shown(value))) for name, value in pairs if value]
     return tag("div", tag("table", rows, class_="facts"), class_="scroll")
 

@@ -50,7 +50,7 @@ Columns = Mapping[str, Any]
 
 
 def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
-    """Say what is wrong with what bands are to be made of, for estimates of these quantities."""
+    """List the mistakes in the argument `bands`, for estimates of the quantities `names`."""
     if bands is None or is_one_of(bands, "linear", "profile"):
         return []
     if is_one_of(bands, "bootstrap", "sample"):
@@ -63,7 +63,7 @@ def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
 
 
 def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str]]:
-    """Read expressions to be predicted; also return what is wrong with them."""
+    """Parse the expressions to be predicted; also return the list of mistakes in them."""
     mistakes: list[str] = []
     found: dict[str, ca.SX] = {}
     known = {s.name() for vector in model.system.arguments for s in ca.vertsplit(vector) if vector.numel()}
@@ -142,7 +142,7 @@ def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array
 
 
 def deviation(sigmas: Mapping[str, float], posed: Posed, condition: Condition, output: str, columns: Columns) -> Array:
-    """Return the standard deviation of a new value of an output, (n,); NaN where nothing is said of it.
+    """Return the standard deviation of a new value of an output, (n,); NaN if no noise is specified for the output.
 
     sigmas : unbiased estimates of those that are unknown, by name
     """
@@ -154,7 +154,7 @@ def deviation(sigmas: Mapping[str, float], posed: Posed, condition: Condition, o
 def _noise_of(
     sigmas: Mapping[str, float], posed: Posed, condition: Condition, output: str, columns: Columns
 ) -> tuple[Noise, Array] | None:
-    """Return the noise of an output and its spreads (n,) at the times of a prediction; None where nothing is said.
+    """Return the noise of an output and its spreads (n,) at the times of a prediction, or None if none is specified.
 
     Spreads that are given are interpolated between measured times.
     """
@@ -263,7 +263,7 @@ def _require_stable(
 
 
 def _measured(said: tuple[Noise, Array] | None, mu: Array, rng: np.random.Generator) -> Array:
-    """Draw new measured values about predictions (n,), (_VALUES, n); NaN where nothing is said of their noise."""
+    """Draw new measured values about predictions (n,), (_VALUES, n); NaN if no noise is specified."""
     if said is None:
         return np.full((_VALUES, mu.size), np.nan)
     noise, spread = said

@@ -118,7 +118,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
     @cached_property
     def _places(self) -> tuple[Index, Index]:
-        """Where a quantity stands among the shared ones, and among the own ones; -1 if it does not."""
+        """Positions of each quantity among the shared and among the own quantities; -1 if it is absent."""
         in_common, in_own = np.full(len(self), -1), np.full(len(self), -1)
         in_common[self.common], in_own[self.own] = np.arange(self.common.size), np.arange(self.own.size)
         return in_common, in_own
@@ -165,13 +165,13 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
     @cached_property
     def _chains(self) -> Index:
-        """Of which experiment every quantity is, -1 for shared ones, (n,)."""
+        """Experiment index of every quantity, -1 for shared ones, (n,)."""
         out = np.full(len(self), -1)
         out[self.own] = self.chain
         return out
 
     def family(self, j: int) -> Index:
-        """Return the positions of the shared quantities and of those of the experiment that quantity j belongs to."""
+        """Return the positions of the shared quantities and of the own quantities of quantity j's experiment."""
         same = self.own[self.chain == self._chains[j]] if self._chains[j] >= 0 else self.own[:0]
         return np.concatenate([self.common, same])
 
@@ -189,7 +189,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         return self.entries(at, at)
 
     def times(self, x: Array) -> Array:
-        """Return the product with x (n,), what is held or open left out."""
+        """Return the product with x (n,), without the held and open quantities."""
         given = np.where(self.held | self.open, 0.0, x) * self.factor
         b, o = given[self.common], given[self.own]
         of_border = b + self.L.T @ o
@@ -206,7 +206,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
     @cached_property
     def _first(self) -> Index:
-        """Where, among own quantities, those of the same experiment begin, (n_o,)."""
+        """Position of the first own quantity of the same experiment, for each own quantity, (n_o,)."""
         return np.arange(self.own.size) - self.position
 
     def _neighbours(self) -> Iterator[tuple[int, Index, Index]]:
@@ -278,7 +278,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
         return replace(self, factor=self.factor * factor, further=further)
 
     def plus(self, other: BlockMatrix, weight: float = 1.0) -> BlockMatrix:
-        """Return  weight * this + other  of a matrix with the same L and factors, and what is further of that."""
+        """Return weight * this + other for a matrix with the same L and factors; `further` is that of `other` alone."""
         sums = {name: weight * getattr(self, name) + getattr(other, name) for name in ("C", "X", "P")}
         return replace(self, **sums, further=other.further)
 
@@ -327,6 +327,6 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
 
 def _root(squares: Array) -> Array:
-    """Return a root of each matrix of a stack (..., n, n), of what is positive in it."""
+    """Compute a root of the positive part of each matrix of a stack (..., n, n)."""
     values, vectors = np.linalg.eigh(0.5 * (squares + squares.swapaxes(-1, -2)))
     return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]

@@ -1,4 +1,4 @@
-"""Which quantities can be estimated together: sensitivities and their collinearity (Brun, Reichert and Kuensch 2001).
+"""Collinearity of sensitivities, and subsets of quantities estimable together (Brun, Reichert and Kuensch 2001).
 
 Notation
 --------
@@ -39,7 +39,7 @@ def normalised(information: Array) -> Array:
 
 
 def collinearity(information: Array, subset: Sequence[int] | Index) -> float:
-    """Return gamma_K; inf if the quantities cannot be told apart, or one of them moves nothing."""
+    """Return gamma_K; inf if the quantities are indistinguishable or one has no effect."""
     at = np.asarray(subset, dtype=np.intp)
     if at.size == 0:
         return 1.0
@@ -89,7 +89,7 @@ def _all(S: Array, moving: Index, size: int) -> tuple[Index, Array]:
 
 
 def _greedy(S: Array, moving: Index) -> Index:
-    """Add what is most orthogonal to what is there, while gamma stays below POOR (Yao et al. 2003).
+    """Add the most orthogonal quantity to the subset repeatedly, while gamma does not exceed POOR (Yao et al. 2003).
 
     The first of `moving` is where it begins.
     """

@@ -206,7 +206,7 @@ class ConfidenceRegion:
         return {name: (float(low[j]), float(high[j])) for j, name in enumerate(self.names)}
 
     def contains(self, values: Mapping[str, float]) -> bool:
-        """Tell whether natural values of all quantities lie in the ellipsoid together.
+        """Check whether natural values of all quantities lie jointly in the ellipsoid.
 
         Directions that the data leave open do not count, quantities at a bound must be there.
         """
@@ -225,7 +225,7 @@ class ConfidenceRegion:
         return bool(sum((along / error) ** 2 for along, error in parts) <= self.radius**2)
 
     def pair(self, first: str, second: str) -> tuple[Axis, Axis]:
-        """Return the two axes of the ellipse of two quantities, whatever the others are: what is known best, and worst.
+        """Return the axes of the marginal ellipse of two quantities: the best and the worst determined direction.
 
         Their lengths are those of an ellipse of two directions, at the region's level.
 
@@ -259,13 +259,15 @@ class ConfidenceRegion:
 
     @property
     def gains(self) -> Array:
-        """How many times better each quantity would be known if all others were, (n,); inf where it is not at all."""
+        """Factors by which each error would shrink if all other quantities were known, (n,); inf if it is
+        undetermined.
+        """
         with np.errstate(invalid="ignore"):
             return self.independent / self.dependent
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to know about the region beyond its table."""
+        """Sentences about the region that supplement its table."""
         if np.isnan(self.root).any():
             return ("Nothing is known of it: no degrees of freedom are left to estimate the noise; give sigma.",)
         found: list[str] = []
@@ -469,7 +471,7 @@ def _axes(
 
 
 def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tuple[str, float]]:
-    """Return what quantities at bounds would be correlated with, by Fisher's information without bounds."""
+    """Return the strongest correlation of each quantity at a bound, from Fisher's information without bounds."""
     out: dict[str, tuple[str, float]] = {}
     moving = np.flatnonzero(np.diag(information) > 0.0)
     for j in map(int, moving[held[moving]]):

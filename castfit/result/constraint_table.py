@@ -1,4 +1,4 @@
-"""What constraints did to a fit: values, slacks, and what each of them costs.
+"""Effect of constraints on a fit: values, slacks and costs.
 
 At a solution the gradient of the cost is balanced by bounds and constraints,
 
@@ -58,7 +58,7 @@ class HeldConstraint:
 
 @dataclass(frozen=True)
 class ConstraintTable:
-    """All constraints of a fit: ``print`` shows a table, ``table["name"]`` is one of them.
+    """Constraints of a fit: ``print`` shows a table, ``table["name"]`` selects one.
 
     rows : tuple of HeldConstraint
     what : str
@@ -75,7 +75,7 @@ class ConstraintTable:
 
     @property
     def active(self) -> tuple[HeldConstraint, ...]:
-        """Those that hold the estimate back."""
+        """Constraints that are active at the estimate."""
         return tuple(row for row in self.rows if row.active)
 
     def __len__(self) -> int:
@@ -207,7 +207,7 @@ def _held(rows: _ConstraintRows, what: str) -> HeldConstraint:
 
 
 def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float, what: str) -> str:
-    """Say what a multiplier means, of a change that is so small that it is about linear."""
+    """Describe the effect of a multiplier by a change of the bound so small that the effect is about linear."""
     if np.isnan(multiplier):
         return f"What '{rows.name}' costs is not known: the fit did not succeed."
     if rows.implied:

@@ -1,4 +1,4 @@
-"""What the data say about theta: its covariance, its numerical error, and the directions left undetermined.
+"""Covariance of theta, its numerical error, and the directions that the data leave undetermined.
 
 Everything follows from the reduced Jacobian E: nodes and inner variables are eliminated by the linearised
 constraints, so that the figures depend neither on the transcription nor on the solver that found the solution.
@@ -210,13 +210,13 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Dense:
-    """What data determine, by dense matrices."""
+    """Information in the data, as dense matrices."""
 
     finder: _RankFinder
     known: Information
 
     def response(self, du: Array) -> Array:
-        """Return how theta answers to errors (m,) of the rows, (n,)."""
+        """Compute the response of theta to errors (m,) of the rows, (n,)."""
         return self.known.response @ du
 
     def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, held: Mask) -> _Whole:
@@ -248,7 +248,7 @@ class _Dense:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The same in blocks of experiments; matrices are written out for few quantities only."""
+    """Information in the data, in blocks of experiments; dense matrices are built for few quantities only."""
 
     finder: _RankFinder
     known: OwnInformation
@@ -294,7 +294,7 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class _RankFinder:
-    """What is needed to decide the rank: rows, equations, what bounds hold.
+    """Inputs of the rank decision: rows, equations, and unknowns fixed by bounds.
 
     held : (n_x,) unknowns that a bound holds
     bounded, path : active bounds of eliminated variables, in v, and active path constraints
@@ -336,7 +336,7 @@ class _RankFinder:
         return cls(condensed, rows, held, bounds.positions, path, of, equations, d)
 
     def weighed(self, factors: Array) -> _RankFinder:
-        """Return the same with rows times factors."""
+        """Return a copy with the rows multiplied by factors."""
         rows = self.rows.scaled(factors)
         if self.of is None:
             return replace(self, rows=rows)
@@ -372,7 +372,7 @@ def _compact(root: Array, more: Array) -> Array:
 
 
 def _straight(linearization: Linearization, m: int) -> Mask:
-    """Return which rows, (m,), are those of a prior whose cost is straight."""
+    """Return a mask of the rows, (m,), of priors whose cost is linear."""
     out = np.zeros(m, dtype=np.bool_)
     if linearization.prior_curved is not None:
         out[m - linearization.prior.size :] = ~linearization.prior_curved
@@ -424,7 +424,7 @@ def _of_rows(blocks: list[Array], u: Array) -> Array:
 
 @dataclass(frozen=True)
 class _RowKinds:
-    """What rows (m,) have in common: an unknown sigma, or a computed spread.
+    """Groups of rows (m,) with a common unknown sigma or computed spread.
 
     kind : (m,) which of them, -1 where sigma is known
     sizes : how many data each has
@@ -570,14 +570,14 @@ def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _Bo
 
 
 def _near(condensed: Condensed) -> tuple[Mask, Mask]:
-    """Tell which path constraints are near their lower and their upper bound."""
+    """Return masks of the path constraints near their lower and near their upper bound."""
     lower, upper = condensed.layout.path_limits
     size = condensed.layout.path_units + np.abs(condensed.c)
     return condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
 
 
 def _tied(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
-    """Tell which chains have equations that own quantities may enter, (number of chains,)."""
+    """Return a mask of the chains with equations that own quantities may enter, (number of chains,)."""
     tied = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
     of = condensed.path
     tied[np.unique(np.searchsorted(of.starts, path[path < of.starts[-1]], side="right") - 1)] = True

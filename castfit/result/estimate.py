@@ -66,7 +66,7 @@ class Estimate(float):
         verdict: str,
         unit: str = "",
     ) -> Estimate:
-        """Make an estimate from a value and what is known about it."""
+        """Create an estimate from a value, its uncertainty and its verdict."""
         made = super().__new__(cls, value)
         made.name, made.standard_error, made.interval = name, standard_error, interval
         made.confidence_level, made.verdict, made.unit = confidence_level, verdict, unit
@@ -90,7 +90,7 @@ class Estimate(float):
     __str__ = float.__repr__  # as a number, where it is put into text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy with what is known."""
+        """Support pickling and copying, with all attributes."""
         return _made, (float(self), vars(self))
 
 

@@ -1,4 +1,4 @@
-"""What to measure next: the output, experiment and time at which one value more makes a combination known best.
+"""Choice of the next measurement: output, experiment and time of the value that best determines a combination.
 
 Notation
 --------
@@ -58,7 +58,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A value: the variance that it leaves, what and when it is, and how many of them halve the error (inf: never)."""
+    """Candidate value: remaining variance, output, experiment, time, and how many halve the error (inf: never)."""
 
     variance: float
     output: str
@@ -76,7 +76,7 @@ def _to_halve(before: float, across: float, own: float) -> float:
 def suggestions(
     posed: Posed, theta: Array, region: ConfidenceRegion, table: Mapping[str, Any], options: IntegratorOptions
 ) -> tuple[Suggestion, ...]:
-    """Say what one more value would do for the combination that is known worst.
+    """Suggest one more value for the combination with the largest uncertainty.
 
     That is the best value of what is measured already, and the best of all if another output is better; none where
     nothing helps.  The table has columns ``experiment``, ``output``, ``time``, ``prediction`` and ``deviation``.

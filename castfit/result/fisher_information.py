@@ -1,4 +1,4 @@
-"""What a condensed problem determines: rank, inverse, undetermined directions, leverages.
+"""Fisher information of a condensed problem: rank, inverse, undetermined directions, leverages.
 
 Notation
 --------
@@ -33,7 +33,7 @@ PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if it
 
 @dataclass(frozen=True)
 class Information:
-    """What a condensed problem determines, for noise of variance 1; n = n_theta, f free directions.
+    """Information in a condensed problem, for noise of variance 1; n = n_theta, f free directions.
 
     inverse (n, n) : inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound
     root (n, rank) : inverse = root root^T
@@ -131,7 +131,7 @@ def _of_unit_length(Z: Array, metric: Array) -> Array:
 
 
 def takes_part(N: Array) -> Mask:
-    """Tell which quantities (rows of N) take part in any of the directions (columns)."""
+    """Return a mask of the quantities (rows of N) that take part in any of the directions (columns)."""
     return np.linalg.norm(N, axis=1) > PARTICIPATION * np.linalg.norm(N, axis=0).min(initial=1.0)
 
 

@@ -1,4 +1,4 @@
-"""What a condensed problem determines where own quantities of many experiments are eliminated chain by chain.
+"""Fisher information of a condensed problem if own quantities of many experiments are eliminated chain by chain.
 
 The same figures as those of `castfit.result.fisher_information`, without any matrix over all of theta.  In scaled
 unknowns (castfit.solve.arrow has the arrow and its notation), with the pseudo-inverse R^+ of a chain's triangle,
@@ -91,7 +91,7 @@ class OwnInformation:
         return (both * self.arrow.scale[:, None])[:n]
 
     def response(self, du: Array) -> Array:
-        """Return how theta answers to errors (m,) of the residuals, (n,)."""
+        """Compute the response of theta to errors (m,) of the residuals, (n,)."""
         n = self.scale.size
         return -self.raw.times(self.rows.transposed(du) * self.arrow.scale)[:n] * self.arrow.scale[:n]
 
@@ -299,14 +299,14 @@ def _open(of: Arrow, parts: Sequence[_Part], border: Information, raw: BlockMatr
 
 
 def _followed(border: Array, raw: BlockMatrix) -> Array:
-    """Return directions (n_b, k) of the border with what own unknowns make of them, (n_x, k)."""
+    """Return directions (n_b, k) of the border with the resulting changes of own unknowns, (n_x, k)."""
     whole = np.zeros((len(raw), border.shape[1]))
     whole[raw.common], whole[raw.own] = border, raw.L @ border
     return whole
 
 
 def _leverage(of: Arrow, parts: Sequence[_Part], border: Information, m: int) -> Array:
-    """Return how much of its own error the fit follows, for every row: |E_o R^+|^2 + |(E_b + E_o L) C^1/2|^2."""
+    """Compute the leverage of every row: |E_o R^+|^2 + |(E_b + E_o L) C^1/2|^2."""
     out = np.zeros(m + 1)
     for batch, part in zip(of.batches, parts, strict=True):
         E_o, E_b = batch.E[:, :, : batch.o], batch.E[:, :, batch.o :]

@@ -45,7 +45,7 @@ EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 
 @dataclass(frozen=True)
 class Goodness:
-    """How well the model describes the data.
+    """Goodness of fit of a model to the data.
 
     described : False where the residuals are far larger than the noise can be, or large and shown to be no noise; that
         chi2 is up to four times the degrees of freedom is no reason, as sigmas are seldom known that well: see p_value
@@ -72,7 +72,8 @@ class Goodness:
 
     @property
     def grade(self) -> str:
-        """What chi2 may claim against the model, or against sigma where it is too small: shown, suspected or nothing.
+        """Grade of chi2 as evidence against the model, or against sigma if chi2 is too small: shown, suspected or
+        nothing.
 
         Sigmas that may be too large are not suspected, only shown.
         """
@@ -85,7 +86,7 @@ class Goodness:
 
     @property
     def doubtful(self) -> tuple[str, ...]:
-        """The outputs of which so much is unexplained that what is left must not be shown to be more than noise."""
+        """Outputs with a large unexplained part: the fit is poor if their residuals are shown not to be noise."""
         open_to_doubt = self.described and np.isnan(self.p_value)
         return tuple(name for name, left in self.unexplained.items() if left > LARGE) if open_to_doubt else ()
 
@@ -159,7 +160,9 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
 
 
 def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> tuple[bool, str]:
-    """Judge by what is left; `dof` where data without a time course are compared with a constant, otherwise 0."""
+    """Assess the fit by the unexplained variance. `dof` is 0 unless data without a time course are compared with a
+    constant.
+    """
     known = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not known:
         return True, f"The values of {listed(unexplained)} do not vary: how much the model explains cannot be said."
@@ -174,7 +177,7 @@ def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> 
 
 
 def left_by_model(output: str, part: float) -> str:
-    """Say which part of the variance of an output a model leaves unexplained: all of it and more, too."""
+    """Describe the part of an output's variance that a model leaves unexplained, also if it exceeds the whole."""
     if part <= 1.0:
         return f"{100 * part:.3g} % of the variance of {output} unexplained"
     return f"{part:.3g} times the variance of {output} unexplained, more than a constant leaves"

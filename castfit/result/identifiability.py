@@ -49,7 +49,7 @@ UNKNOWN = "unknown"
 @brief
 @dataclass(frozen=True)
 class Verdict:
-    """What the data say about one quantity: `kind` is one of the constants above, `sentence` says more."""
+    """Identifiability of one quantity: `kind` is one of the constants above, `sentence` gives details."""
 
     name: str
     kind: str
@@ -113,7 +113,7 @@ def judge(
     reach: float = _NORMAL,
     unknown: str = "",
 ) -> Identifiability:
-    """Put statistics into words.
+    """Classify the identifiability of each quantity from the statistics.
 
     names : sequence of str
     values (n_theta,) : estimates, natural scale
@@ -150,7 +150,7 @@ def judge(
 
 
 def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
-    """Say that nothing is known, for instance because the fit failed."""
+    """Return the identifiability of quantities without statistics, for instance after a failed fit."""
     verdicts = tuple(Verdict(name, UNKNOWN, reason) for name in names)
     return Identifiability(verdicts, (), np.nan, overall(verdicts, reason))
 
@@ -282,7 +282,7 @@ def _integers(changes: Array, *, largest: int) -> Array:
 
 
 def _null_space(rows: Array) -> Array:
-    """Return an orthonormal basis of what is orthogonal to the rows, as rows."""
+    """Compute an orthonormal basis of the null space of the rows, as rows."""
     _, S, Vt = np.linalg.svd(rows)
     return Vt[int(np.count_nonzero(EXACT * S[0] < S)) :]
 

@@ -1,4 +1,4 @@
-"""Which measured values the estimates hang on: leverage, Cook's distance, and what would move without a value.
+"""Influence of measured values on the estimates: leverage, Cook's distance, and changes without a value.
 
 Notation
 --------
@@ -71,7 +71,7 @@ class Influential:
 
 @dataclass(frozen=True, eq=False)
 class Influence:
-    """What each measured value does to the estimates, (n_data,) each, in the order of the residuals.
+    """Influence of each measured value on the estimates, (n_data,) each, in the order of the residuals.
 
     leverage, distance : leverages and Cook's distances
     shifts (n_data, n_theta) : by how many standard errors the estimates would move without a value, to first order
@@ -91,7 +91,7 @@ class Influence:
 
 
 def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, rank: int, dof: float) -> Influence:
-    """Find what each value does.
+    """Compute the influence of each value.
 
     residuals (m,) : of variance 1; NaN where sigma is not known
     jacobian (m, n_theta) : of these residuals

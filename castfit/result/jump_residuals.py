@@ -29,7 +29,7 @@ _CLEAR = 0.5  # correlation
 
 
 def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], posed: Posed) -> str:
-    """Say of which input residuals follow the jumps, and what to do; nothing where they do not.
+    """Return a sentence about an input with jumps that residuals follow, and a remedy; empty if there is none.
 
     table : columns ``experiment``, ``output``, ``time`` and ``normalised``, (n,) each, in the order of time
     """
@@ -66,7 +66,7 @@ def _columns(signal: Input, times: Array, residuals: Array) -> Array:
 
 
 def _follow(columns: Array) -> bool:
-    """Tell whether residuals follow heights, given the rest."""
+    """Test whether residuals are correlated with heights, given the other columns."""
     known = columns[np.isfinite(columns).all(axis=1)]
     if known.shape[0] < _FEWEST or not known[:, 1].any():
         return False

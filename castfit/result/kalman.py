@@ -1,4 +1,4 @@
-"""The extended Kalman filter and smoother, as a check of what is estimated otherwise, and to see where they fail.
+"""Extended Kalman filter and smoother, as a check of other estimates, and to show where the two fail.
 
 The filter goes through the data once: states are predicted by the model without noise, their covariance by its
 derivatives there, and each value corrects both as if it depended on the states along a straight line.  The smoother
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class KalmanResult:
-    """What filter and smoother find: means (N, n) and covariances (N, n, n) of the states at nodes `times` (N,).
+    """Result of filter and smoother: means (N, n) and covariances (N, n, n) of the states at nodes `times` (N,).
 
     log_likelihood : of the data, by the errors of prediction
 
@@ -128,7 +128,9 @@ Density = tuple["Array", "Array"]
 
 
 def _forwards(each: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Density], list[Density], list[Array], float]:
-    """Filter: return what is predicted and what is known after the data of each node, derivatives of stages, log L."""
+    """Run the filter. Return the predicted and the updated density of each node, the derivatives of stages, and log
+    L.
+    """
     chain, at = each.chain, each.still(q, sigma)
     K, n, _ = chain.shape
     m, cov, log_l = at.natural.a.copy(), each.S @ each.S.T, 0.0

@@ -1,4 +1,4 @@
-"""Estimation while data come in: the most probable path over the last few measurements, and what was known before.
+"""Moving-horizon estimation: the most probable path over the last measurements, with a prior from earlier data.
 
     min  1/2 |u|^2 + cost of the data in the window,     x_0 = m + S u_0,   x_{k+1} = f_k(x_k, c_k)
 
@@ -39,7 +39,7 @@ _ROOT = 1e-14  # least eigenvalue of a covariance, relative to the largest, that
 
 @dataclass(frozen=True, eq=False)
 class OnlineEstimate:
-    """What is known of the states after a measurement.
+    """Estimate of the states after a measurement.
 
     states, deviations : by name
     covariance : (n, n), in the order of the model's states
@@ -130,7 +130,7 @@ class MovingHorizon:
         self.now: OnlineEstimate | None = None
 
     def begin(self, initial: Mapping[str, Normal | float], start: float | None) -> None:
-        """Say what is known of states before the first step, and when."""
+        """Set the distribution of states before the first step, and the start time."""
         w, names = self._window, self._model.states
         w.mean = w.mean.copy()
         cov = w.root @ w.root.T
@@ -163,7 +163,7 @@ class MovingHorizon:
     def step(
         self, time: float, measured: Mapping[str, float], *, inputs: Mapping[str, float] | None = None
     ) -> OnlineEstimate:
-        """Take a measurement, and return what is known of the states then.
+        """Process a measurement, and return the estimate of the states at its time.
 
         Parameters
         ----------
@@ -367,7 +367,7 @@ class MovingHorizon:
         return (low, high) if h is None else (low * np.sqrt(h), high * np.sqrt(h))
 
     def _marginalised(self) -> None:
-        """Take the oldest node away; what is known of it becomes the prior of the next one."""
+        """Marginalise the oldest node; the resulting density becomes the prior of the next node."""
         w, n = self._window, self._window.mean.size
         x, cov = w.x[0], w.root @ w.root.T
         f, F, _ = self._stage(x, w.c[0], np.array([w.t[0]]), np.array([w.t[1] - w.t[0]]), w.u[1], w.z[0], np.zeros(n))

@@ -109,7 +109,7 @@ def weighted_sum(terms: Sequence[str], weights: Array) -> str:
 
 
 def written(names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magnitudes: Array) -> tuple[str, float]:
-    """Write a combination, and return by what its change in u is multiplied to be the change of what is written.
+    """Format a combination, and return the factor that converts its change in u to that of the formatted expression.
 
     A product of powers has the unit 1: its error is relative.  That of a sum is in the unit of its first term.
 

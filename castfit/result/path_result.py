@@ -1,4 +1,4 @@
-"""What a fit found of a model with noise: quantities, the path that was taken, and how white what it did not expect is.
+"""Result of a fit of a model with noise: quantities, the estimated path, and the whiteness of the innovations.
 
 The path is a density: at every node the most probable states given all data, at the estimates, and the deviation that
 Laplace's approximation has there, in which the quantities are uncertain, too.  Innovations are what each value differs
@@ -97,7 +97,8 @@ class PathTrack:
 
 @dataclass(frozen=True)
 class Innovations:
-    """What values of one experiment differ by from what those before them let expect; times (n,), the rest (n, n_o).
+    """Innovations of one experiment: values minus their expectation given earlier values; times (n,), the rest (n,
+    n_o).
 
     expected, deviation : of each value, given the data before it; NaN where nothing is measured, or the noise of the
         data has no deviation
@@ -155,7 +156,7 @@ class LaplaceCheck:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PathResult(Tabled):
-    """What `fit` finds of a problem whose model has noises: estimates, and the path by the same likelihood.
+    """Result of `fit` for a problem whose model has noises: estimates, and the path by the same likelihood.
 
     Attributes
     ----------
@@ -242,7 +243,7 @@ class PathResult(Tabled):
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The same; a fit takes them as a start."""
+        """Estimates by name, natural scale; a fit accepts them as a start."""
         return self.values
 
     @cached_property
@@ -367,7 +368,7 @@ class PathResult(Tabled):
 
     @cached_property
     def whiteness(self) -> tuple[tuple[str, float, float], ...]:
-        """Tests of the innovations: what was tested, the figure, and its probability, adjusted for all of them.
+        """Tests of the innovations: subject, statistic, and p-value adjusted for all tests.
 
         Of each output the correlation of neighbours, and of all values their mean square and Anderson and Darling's
         figure for a normal distribution.
@@ -400,7 +401,7 @@ class PathResult(Tabled):
 
     @property
     def white(self) -> str:
-        """What the innovations say about the model, in words."""
+        """Sentence about the tests of the innovations against white noise of variance 1."""
         tested = [t for t in self.whiteness if np.isfinite(t[2])]
         if not tested:
             return "The innovations are too few to be tested."
@@ -467,7 +468,7 @@ class PathResult(Tabled):
         return views().reports.report(self, path, **options)
 
     def __getattr__(self, name: str) -> Any:
-        """Say what takes the place of what other results have."""
+        """Raise AttributeError; for an attribute of other results the message names the replacement."""
         if name in _INSTEAD:
             raise AttributeError(f"the result of a model with noises has no {name}: {_INSTEAD[name]}")
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")

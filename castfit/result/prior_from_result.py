@@ -22,7 +22,7 @@ _NOTHING = 1e-12  # of the largest eigenvalue: no information
 
 
 def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNormal:
-    """Return what a result says of its quantities, as a prior: the normal distribution with its mean and covariance.
+    """Convert a result to a prior on its quantities: the normal distribution with its mean and covariance.
 
     On a logarithmic scale the logarithms are normally distributed.  What that fit did not estimate, or left
     undetermined, stays as open as it was; where bounds or constraints held quantities, the slope against these counts.

@@ -164,7 +164,7 @@ def _permutations(n: int) -> NDArray[np.int8]:
 
 
 def outliers(r: Array, dof: float, sure: float, *, known: bool) -> NDArray[np.bool_]:
-    """Tell which residuals are larger than the largest of n ever is, but for the probability `sure`.
+    """Return a mask of residuals that are larger than the largest of n should be, at significance level `sure`.
 
     Residuals of known deviation 1 are compared with it, or with the others where these are larger altogether.  Where
     the deviation is estimated from the residuals themselves, outliers included, they are taken away one by one, the
@@ -193,14 +193,14 @@ def outliers(r: Array, dof: float, sure: float, *, known: bool) -> NDArray[np.bo
 
 
 def _ranks(x: Array) -> Array:
-    """Return ranks from 1, the mean of those of equal values."""
+    """Return ranks from 1; equal values get their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - 0.5 * (counts - 1))[inverse.ravel()]
 
 
 def adjusted(p_values: Array, weights: Array) -> Array:
-    """Return probabilities (n,) adjusted for all of them, which are compared with the levels as they are.
+    """Adjust p-values (n,) for all tests; compare the results with the unadjusted levels.
 
     Of the probabilities p_i with weights w_i of mean 1, q_i = p_i / w_i in increasing order become the smallest
     n q_j / j of all j >= i.  What was not tested (NaN) does not count.

@@ -1,4 +1,4 @@
-"""The residuals of a fit by what was measured, as columns and as series in time; and what may be claimed of them.
+"""Residuals of a fit by measured value, as columns and as time series, and the grading of p-values.
 
 Tests of them, but for signs, are in `castfit.result.residual_tests`.
 """
@@ -31,7 +31,7 @@ SHOWN, SUSPECTED, NOTHING = "shown", "suspected", "nothing"
 
 @dataclass(frozen=True)
 class Seen:
-    """What a solution makes of every measured value, (n_data,) each, by experiment, time and output.
+    """Prediction, spread and residuals of every measured value, (n_data,) each, by experiment, time and output.
 
     predictions : of the output
     spreads : sigma, scale or dispersion, as it was given or computed; 1 where it is unknown and eliminated
@@ -146,7 +146,7 @@ def unbiased_sigmas(problem: Posed, residuals: Array, normalised: Array) -> dict
 
 
 def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
-    """Return normalised residuals (n_data,) of errors that depend on each other as what is new in each value.
+    """Whiten normalised residuals (n_data,) of dependent errors: only the new part of each value remains.
 
     With `undo` what is new becomes such residuals.
     """
@@ -212,7 +212,7 @@ def replicates(times: Array, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a test found: a number, and the probability of one so far from expectation; NaN if there are too few."""
+    """Statistic of a test, and the probability of one so far from expectation; NaN if there are too few values."""
 
     number: float
     p_value: float
@@ -235,5 +235,5 @@ def runs(series: Sequence[Array]) -> Figure:
 
 
 def grade(p_value: float) -> str:
-    """Return what may be claimed of a probability; of NaN nothing."""
+    """Grade a p-value as shown, suspected or nothing; NaN is graded as nothing."""
     return SHOWN if p_value < PROOF else SUSPECTED if p_value < SUSPICION else NOTHING

@@ -71,7 +71,7 @@ FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are 
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Result:
-    """What a fit found; the same from every transcription and solver.
+    """Result of a fit, with the same content for every transcription and solver.
 
     Values are in natural scale unless said otherwise.  In arrays over the estimated quantities they stand in the order
     of `names`, in arrays over the data by experiment, time, output.
@@ -316,12 +316,12 @@ class Result:
 
     @property
     def determination(self) -> str:
-        """What `identifiability` says of all quantities together, on a condition where the model is `refuted`."""
+        """Sentence of `identifiability` on all quantities together, conditional if the model is `refuted`."""
         return _determination(self, self.refuted)
 
     @property
     def objective(self) -> float:
-        """What the fit is told and compared by, in the `measure` of its kind of problem."""
+        """Objective by which the fit is reported and compared, in the `measure` of its kind of problem."""
         return self.chi2 if self.measure == CHI2 else self.neg2loglik * (0.5 if self.measure == PETAB else 1.0)
 
     @property
@@ -372,7 +372,7 @@ class Result:
         return self._estimate_of(name, self.confidence_intervals() if estimated else {}, wrong=self.refuted)
 
     def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]], *, wrong: bool) -> Estimate:
-        """Return what is known about a quantity, or about a sigma that was eliminated, which has no such interval."""
+        """Build the estimate of a quantity, or of an eliminated sigma, which is not in `intervals`."""
         estimated = name in intervals
         unit = "" if self.problem is None else self.problem.posed.unit(name)
         if estimated:
@@ -657,7 +657,8 @@ class Result:
 
     @cached_property  # a report asks for it five times
     def diagnostics(self) -> Diagnostics:
-        """What is shown or suspected of the residuals: `Diagnostics` per output and experiment, and outliers by name.
+        """Shown or suspected deviations of the residuals: `Diagnostics` per output and experiment, and outliers by
+        name.
 
         Raises
         ------
@@ -668,7 +669,7 @@ class Result:
 
     @property
     def influence(self) -> Influence:
-        """What each measured value does to the estimates: leverage, Cook's distance, and what moves without it.
+        """Influence of each measured value on the estimates: leverage, Cook's distance, and the changes without it.
 
         Raises
         ------
@@ -790,7 +791,7 @@ class Result:
         write_whole(path, [("{\n" + ",\n".join(entries) + "\n}\n").encode()])
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what JSON gets: everything but the problem, and by what it was solved."""
+        """Return the content of the JSON file: all fields except `problem` and `found_by`."""
         matrices = ("covariance", "correlation", "information", "jacobian")  # in blocks no file should hold them whole
         held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("found_by", "problem")}
         held |= {name: np.empty((0, 0)) for name in matrices if not isinstance(held[name], np.ndarray)}
@@ -820,7 +821,7 @@ class Result:
 
     @classmethod
     def from_plain(cls, entry: Any, where: str = "the record") -> Result:
-        """Read what `to_plain` returned and `restored` left of it; `where` it was, for messages."""
+        """Build a result from the output of `to_plain` after `restored`; `where` is its origin, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
@@ -882,7 +883,7 @@ def _read(content: dict[str, Any]) -> Result:
 
 
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
-    """Gather the names of one quantity in many experiments, such as ``k[experiment 7]``, by what is before the bracket.
+    """Group the names of one quantity in many experiments, such as ``k[experiment 7]``, by the text before the bracket.
 
     Of a few nothing is gathered.
     """
@@ -968,7 +969,7 @@ def _sigma_interval(result: Result, name: str) -> tuple[float, float]:
 
 
 def _verdict(result: Result) -> str:
-    """Say how it ended, and of an optimum that does not describe the data what to do next."""
+    """Describe the end of the fit, with a remedy if an optimum does not describe the data."""
     if result.described or not result.success:
         return f"{'Success' if result.success else 'Failure'}: {result.message}"
     unexplained = {name: left for name, left in result.goodness.unexplained.items() if np.isfinite(left)}
@@ -1013,7 +1014,7 @@ def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Di
 
 
 def _influence(result: Result, posed: Posed | None) -> Influence | None:
-    """Return what each value does to the estimates; None where that is not known, as of a fit that failed.
+    """Compute the influence of each value on the estimates; None if unknown, for instance after a failed fit.
 
     posed : needed where errors depend on each other
     """
@@ -1071,7 +1072,7 @@ def _summary(result: Result) -> Diagnostics | None:
 
 
 def _unjudged(result: Result) -> tuple[str, ...]:
-    """Say that a loaded result does not know its residuals' order in time."""
+    """Return a note if a loaded result does not know the order of its residuals in time."""
     said = "Residuals are judged with the problem: result.with_problem(problem)."
     return (said,) if result.problem is None and result.success and result.goodness.unexplained else ()
 
@@ -1081,7 +1082,7 @@ def _refuted(result: Result, found: Diagnostics | None) -> bool:
 
 
 def _determination(result: Result, wrong: bool) -> str:
-    """Say what is determined, and that it means little where the model is wrong."""
+    """Return the sentence on identifiability, with a reservation if the model is wrong."""
     said = result.identifiability.sentence
     if not wrong:
         return said
@@ -1090,7 +1091,7 @@ def _determination(result: Result, wrong: bool) -> str:
 
 
 def _held(result: Result) -> list[str]:
-    """Say which constraints hold the estimates back, and that errors are those along them."""
+    """Describe the active constraints; the standard errors are those along them."""
     holding = result.constraints.active
     if not holding or not result.success:
         return []

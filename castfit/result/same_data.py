@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def data_mistakes(first: Result, second: Result, names: tuple[str, str]) -> list[str]:
-    """Say which data differ between two fits, called by names.
+    """List the differences between the data of two fits, which are called by `names`.
 
     Noise models and standard deviations may differ, for likelihoods know of them; times and values may not.  A loss
     that is no likelihood cannot be compared at all.
@@ -31,7 +31,7 @@ def data_mistakes(first: Result, second: Result, names: tuple[str, str]) -> list
 
 
 def differing_data(one: Posable, other: Posable, names: tuple[str, str]) -> list[str]:
-    """Say which data differ between two problems; see `data_mistakes`."""
+    """List the differences between the data of two problems; see `data_mistakes`."""
     a = {c.name: c for c in one.posed.conditions}
     b = {c.name: c for c in other.posed.conditions}
     mistakes = [

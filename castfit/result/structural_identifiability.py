@@ -49,7 +49,7 @@ _TOLERANCE = 1e-9  # of the integration
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class Structure:
-    """What the measured outputs, known densely and without errors, determine.
+    """Structural identifiability of a problem whose outputs are known densely and without errors.
 
     names : quantities that were examined: all but those that appear in the noise only
     rank : number of directions that are determined; -1 if no draw could be integrated
@@ -132,7 +132,7 @@ def _sentence(found: Structure) -> str:
 
 
 def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, kept: Mask) -> Structure:
-    """Return what is found at one draw."""
+    """Compute rank and undetermined combinations at one draw."""
     d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
     dead = d <= _SAFETY * noise
     scale = np.where(dead, 1.0, d)
@@ -198,7 +198,7 @@ def dense_times(condition: Condition) -> Array:
 
 
 def _jacobian(posed: Posed, theta: Array, options: IntegratorOptions) -> Array | None:
-    """Return the derivative of what is measured, densely in time, each output relative to its size, (m, n_theta)."""
+    """Compute the derivative of the measured outputs, densely in time, each relative to its size, (m, n_theta)."""
     rows: list[Array] = []
     for condition in posed.conditions:
         names = [n for n, of in zip(posed.outputs, condition.observed, strict=True) if of is not None]

@@ -1,4 +1,4 @@
-"""What a model does at given values: no data are fitted here.
+"""Simulation of a model at given values, without a fit to data.
 
 In flow a problem or a model, values of its parameters, and times; out flow its outputs there, states at rest, or
 outputs with their derivatives by theta.  Trajectories go from node to node

@@ -71,7 +71,7 @@ class ResponseFunction:
         return cls(names, times, simulated(posed, condition, times, theta, options, names))
 
     def __call__(self, theta: Array) -> Responses | None:
-        """Return them at theta (n_theta,); None where the integration fails."""
+        """Return the outputs and their derivatives at theta (n_theta,); None if the integration fails."""
         staged, shape = self.staged, (self.times.size, len(self.names))
         linear = staged.linearize(theta)
         if not linear.ok:
@@ -91,12 +91,12 @@ def responses(
     *,
     outputs: Sequence[str] | None = None,
 ) -> Responses | None:
-    """Return what a `ResponseFunction` that is asked once says; None where the integration fails."""
+    """Evaluate a `ResponseFunction` once. Return None if the integration fails."""
     return ResponseFunction.of(posed, condition, times, theta, options, outputs)(theta)
 
 
 def natural_responses(posed: Posed, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, Responses]:
-    """Return what every experiment's outputs are at times, with derivatives by natural values.
+    """Return the outputs of every experiment at given times, with derivatives with respect to natural values.
 
     times : for all, or by experiment; None for the measured ones.  What is none is an InputError.
     """
@@ -146,7 +146,9 @@ def simulated(
 
 
 def slopes_of(staged: StagedProblem, linear: Linearization, theta: Array) -> Array:
-    """Return the derivatives of what is `simulated` by theta, (n n_outputs, n_theta), point by point."""
+    """Return the derivatives of the `simulated` outputs with respect to theta, (n n_outputs, n_theta), point by
+    point.
+    """
     rows = linear.jacobians[0].R_q[0]
     slopes = np.zeros((len(rows), theta.size))
     slopes[:, staged.layout.chains[0].theta] = rows

@@ -8,7 +8,7 @@ from castfit._support.status import suggest
 
 
 class Prediction(dict[str, Any]):
-    """What a problem predicts, ``{experiment: {"time": (n,), output: (n,), ...}}``.
+    """Predictions of a problem, ``{experiment: {"time": (n,), output: (n,), ...}}``.
 
     Where there is but one experiment, ``found[output]`` is ``found[experiment][output]``.
     """
@@ -25,7 +25,8 @@ class Prediction(dict[str, Any]):
 
 
 class Simulation(dict[str, Any]):
-    """What a model without data does, ``{"time": (n,), output: (n,), ...}``, as if it were one experiment of a problem.
+    """Simulation of a model without data, ``{"time": (n,), output: (n,), ...}``, usable like one experiment of a
+    problem.
 
     So ``found["experiment 1"]`` is all of it.
     """

@@ -102,7 +102,7 @@ class EventLimitError(SimulationError):
 
 @runtime_checkable
 class Estimates(Protocol):
-    """What a fit found, and the problem, which knows what was fixed."""
+    """Estimates of a fit, with the problem that records the fixed parameters."""
 
     @property
     def problem(self) -> Any:
@@ -320,7 +320,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a caller of that name was given, as `simulate` takes it, and the mistakes that were found so far."""
+    """Arguments of a call of the function `where`, as `simulate` takes them, and the errors found so far."""
 
     where: str
     parameters: Any
@@ -358,7 +358,7 @@ def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
 
 @dataclass(frozen=True)
 class SimulatedPath:
-    """What was integrated in one experiment.
+    """Integrated trajectory of one experiment.
 
     times (n,), states x (n, n_x), algebraic states z (n, n_z), inputs u (n, n_u), parameters p (n, n_p)
     """
@@ -395,7 +395,7 @@ def _path(case: SimulationCase) -> SimulatedPath:
 
 
 def _model_case(model: Model, asked: Asked, options: IntegratorOptions) -> SimulationCase:
-    """Read what is needed to integrate a model without data."""
+    """Read the arguments that are needed to integrate a model without data."""
     times, start, mistakes = asked.times, asked.start, asked.mistakes
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
@@ -459,7 +459,7 @@ def read_model(
 
 
 def parameter_values(model: Model, given: Any, mistakes: list[str]) -> dict[str, Any]:
-    """Return what is said of parameters, by a mapping or by a fit's result, of which all else does not matter."""
+    """Return the parameter values given by a mapping or by a fit's result; further values of a result are ignored."""
     if isinstance(given, Estimates):
         return {n: v for n, v in estimated_or_fixed(given).items() if n in model.parameters}
     values = named("parameters", given, mistakes)
@@ -468,7 +468,7 @@ def parameter_values(model: Model, given: Any, mistakes: list[str]) -> dict[str,
 
 
 def estimated_or_fixed(found: Estimates) -> dict[str, Any]:
-    """Return what a fit estimated, and the parameters that were fixed."""
+    """Return a fit's estimates together with the fixed parameters."""
     stated: Mapping[str, Any] = {} if found.problem is None else found.problem.posed.parameters
     return {**{n: p.value for n, p in stated.items() if p.fixed}, **found.values}
 

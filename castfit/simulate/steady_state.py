@@ -46,7 +46,7 @@ class SteadyStateError(CastfitError):
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class SteadyState:
-    """Where a model comes to rest.
+    """Steady state of a model.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class SteadyState:
 
     @property
     def time_constant(self) -> float:
-        """How long the slowest deviation takes to fall to a part of 1 / e."""
+        """Time in which the slowest deviation decays to 1 / e of its size."""
         decaying = -self.eigenvalues.real[: len(self.eigenvalues) - len(self.conserved)]
         return float(1.0 / decaying.min()) if decaying.size else np.inf
 
@@ -118,7 +118,7 @@ def steady_state(
     inputs: Mapping[str, Input | float] | None = None,
     replace: Mapping[Any, Any] | None = None,
 ) -> SteadyState | SteadyStart:
-    """Find where a model comes to rest; or, without a model, say that an experiment begins at rest.
+    """Compute the steady state of a model; or, without a model, declare that an experiment begins at steady state.
 
     The model is integrated from its initial state until Newton's method takes over.  Sums of states that it conserves,
     such as all of an enzyme, are found and kept at their initial values.  A steady state counts only if it is stable
@@ -199,7 +199,7 @@ def steady_state(
 
 
 def _said(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: list[str]) -> SteadyStart:
-    """Read what is said of the time before an experiment."""
+    """Read the values given for the time before an experiment."""
     signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
     own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
     states: dict[str, Any] = {}

@@ -97,7 +97,7 @@ class Arrow:
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing is worth eliminating."""
+        """Check whether there are too few own unknowns for elimination to be worthwhile."""
         return sum(batch.own.size for batch in self.batches) <= FEW
 
     def compressed(self, u: Array) -> Compressed:
@@ -339,7 +339,7 @@ class OwnPart:
 
     @cached_property
     def offset(self) -> Array:
-        """What own unknowns are, (N, o), where those of the border are zero."""
+        """Values of own unknowns, (N, o), if those of the border are zero."""
         return -(self.inverse @ self.c[:, :, None])[:, :, 0]
 
     def own(self, border: Array) -> Array:
@@ -349,7 +349,7 @@ class OwnPart:
 
 @dataclass(frozen=True)
 class OwnFactors:
-    """What elimination leaves: a part per batch, and the border's rows (n_b + 1, n_b + 1), residuals last.
+    """Result of elimination: one part per batch, and the border's rows (n_b + 1, n_b + 1), residuals last.
 
     In scaled unknowns.
     """

@@ -100,7 +100,7 @@ class ConstraintRows:
         return tuple(out)
 
     def describe(self, row: int) -> str:
-        """Say in words which constraint a row of g is."""
+        """Return a description of the constraint in a row of g."""
         if row in self.related:
             return f"'{self.layout.relations.names[row - int(self.related[0])]}'"
         for i, chain in enumerate(self.layout.chains):
@@ -257,7 +257,9 @@ class HessianMap:
         return out
 
     def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array, squares: Sequence[Array] = ()) -> Array:
-        """Place the blocks of all chains, of squared gaps, coupled ones, and what is over theta: all, or entries."""
+        """Assemble matrix entries from the blocks of all chains, of squared gaps, coupled rows, and theta (full or
+        by entries).
+        """
         pieces = [part.ravel() for block in blocks for part in block] + [block.ravel() for block in squares]
         flat = np.concatenate([*pieces, prior.ravel()])
         return self._scatter(flat[self._upper] * self._units)
@@ -275,7 +277,7 @@ def _sparse_rows(layout: Layout, chain: Chain, R: Array) -> Any:
 
 
 def _coupled_places(layout: Layout, chain: Chain) -> Index:
-    """Return where rows that depend on each other couple variables, as row * n_v + column, in order."""
+    """Return the positions where correlated rows couple variables, as row * n_v + column, sorted."""
     ones = np.ones((*chain.row_mask.shape, chain.n_s + chain.inner.shape[1] + chain.n_q))
     R = abs(chain.whitening) @ _sparse_rows(layout, chain, ones)
     found = (R.T @ R).tocoo()

@@ -110,7 +110,7 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) 
 
 
 def ends_of(x: Array, lower: Array, upper: Array) -> Signs:
-    """Return which ends of the box hold a point: -1 the lower, +1 the upper, 0 none."""
+    """Return the active bounds of a point: -1 lower, +1 upper, 0 none."""
     return np.where(x <= lower, -1, np.where(x >= upper, 1, 0)).astype(np.int8)
 
 

@@ -181,7 +181,7 @@ def column_scale(E: Array) -> Array:
 
 @dataclass(frozen=True)
 class Regularisation:
-    """What the singular value decomposition says about a scaled matrix E D.
+    """Singular values of a scaled matrix E D, its singular directions, and the rows that damp them.
 
     singular_values (n,) : in descending order; zeros stand for rows that E lacks
     directions (n, k) : orthonormal, in scaled variables x / scale: which quantities the data cannot tell apart
@@ -326,7 +326,7 @@ def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, gu
 
 @dataclass(frozen=True)
 class _WorkingSet:
-    """Constraints N^T y = b that hold with equality; q of them, linearly independent.
+    """Working set of constraints N^T y = b that hold with equality; q of them, linearly independent.
 
     members, signs : (q,) which constraints, and at which bound
     N, b : (f, q), (q,)
@@ -390,7 +390,7 @@ def _independent(N: Array, rounding: Array) -> Index:
 
 
 def _rounding(multipliers: Array) -> float:
-    """Return how negative a multiplier may be by rounding; to drop it for less would be to cycle."""
+    """Return the rounding tolerance of negative multipliers; dropping constraints within it could cause cycling."""
     return 1e-12 * float(multipliers.max(initial=0.0))
 
 
@@ -440,7 +440,7 @@ class _HalfSpaces:
         return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), length(self.rounding[depends]))
 
     def worst(self, y: Array, settled: Mask, members: Index) -> tuple[int, float] | None:
-        """Return which constraint is violated most beyond rounding, and at which bound; None if none is.
+        """Return the constraint violated most beyond rounding, and its bound; None if no constraint is violated.
 
         Members of the working set, and what is settled, are not looked at.
         """

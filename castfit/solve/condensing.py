@@ -130,7 +130,7 @@ class Stages:
 
 
 def eliminate_inner(jacobians: Jacobians, d: Array, unit: Array | None = None) -> Stages:
-    """Solve every stage's inner equations, of which d (K, n_w) is what is left, for its inner variables.
+    """Solve the inner equations of every stage, with residuals d (K, n_w), for the inner variables.
 
     unit (K, n_w) : typical magnitudes of these
     """
@@ -183,7 +183,7 @@ class CondensedChain:
         return self.h + _apply(stages.W_s, self.g), self.follow(stages.W_s, stages.W_q)
 
     def growth(self, scale: Array | None = None) -> float:
-        """Return how much larger node sensitivities become than what single stages contribute.
+        """Return the growth of node sensitivities relative to the contributions of single stages.
 
         The largest over columns of  max_k |G_k| / max_k |contribution_k|,  where the contributions are A and the P_k;
         infinite if G overflows.
@@ -310,7 +310,7 @@ def condense(
 
 
 def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
-    """Put the values of another point into a condensed problem; matrices and sigmas stay those of the linearization.
+    """Replace the values of a condensed problem by those of another point; matrices and sigmas remain unchanged.
 
     Solving it gives the simplified correction of the natural level function (Peifer and Timmer 2007, Eq. 15).
     """
@@ -442,7 +442,7 @@ def chain_adjoint(
 
 
 def _gaps(chain: Chain, jacobians: Jacobians, values: ChainValues, h: Array, v: Array) -> Array:
-    """Return what initial and matching conditions lack once inner variables have moved by h, (K, n_s, 1)."""
+    """Return the defects of initial and matching conditions after inner variables have moved by h, (K, n_s, 1)."""
     ends = (values.x + _apply(jacobians.X_w, h))[:-1]
     return (np.concatenate([values.a[None], ends]) - v[chain.nodes])[:, :, None]
 

@@ -44,7 +44,7 @@ _ZEROS = 3e8
 
 @dataclass(frozen=True)
 class Reached:
-    """Where a descent came to: the best point theta (n,) and its cost, infinite if the start cannot be evaluated.
+    """Result of a descent: the best point theta (n,) and its cost, infinite if the start cannot be evaluated.
 
     promise : by how much the linear model says that the cost would fall within one unit of the search, or more;
         infinite if that is not known
@@ -58,7 +58,7 @@ class Reached:
 
 
 def descends(staged: StagedProblem) -> bool:
-    """Tell whether nothing but theta is a variable, within bounds and nothing else, and E is not mostly zero."""
+    """Check whether theta is the only variable, with bounds as the only constraints, and E is not mostly zero."""
     layout = staged.layout
     zeros = sum(chain.row_mask.sum() * (layout.n_theta**2 - chain.theta.size**2) for chain in layout.chains)
     alone = layout.n_v == layout.n_theta and not layout.constrained
@@ -76,7 +76,7 @@ def descend_in_box(
     least: float = 0.0,
     look: Callable[[int, float], bool] | None = None,
 ) -> Reached:
-    """Go down from a start (n,) until nothing is promised, the cost hardly falls, or the time is over.
+    """Minimise the cost from a start (n,) until no decrease is predicted, progress is too small, or time is over.
 
     The staged problem is one that `descends`.  The lowest cost must fall by `least`, besides a part of half the
     squares, within the patience of the rule.  `look` is asked before every iteration, with its number and the lowest

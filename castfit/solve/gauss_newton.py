@@ -326,7 +326,9 @@ class GaussNewton:
         return self._control
 
     def _arrive(self, ledger: Ledger, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
-        """Accept an optimum only if the cost falls no more although nothing is held, and no point before was lower."""
+        """Accept an optimum only if no decrease is predicted with singular directions free, and no earlier point was
+        lower.
+        """
         staged, here, ledger.arrived = ledger.staged, state.evaluation, local
         holds = self._rule(staged, state).holds
         if not small(staged, here, local.promise, max(RESCUE.stationary, ledger.control.rough)):
@@ -339,7 +341,7 @@ class GaussNewton:
         return replace(state, status=status)
 
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
-        """Say why no step helps, and try something else."""
+        """Handle a failed step: accept the optimum, return to the lowest point, or stop with the reason."""
         staged, step = ledger.staged, search.step
         if "back" in search.memory:  # once is enough, or this would go on for ever
             memory = {**state.progress.memory, "back": 1.0}

@@ -1,4 +1,4 @@
-"""The course of a Gauss-Newton solve: its state, and what is tried next where the method gets nowhere.
+"""Sequence of a Gauss-Newton solve: its state, and the fallback strategies if the method makes no progress.
 
     straight --> second start, if there is one --> stations 1, 2, ... --> exact problem
                                                         |
@@ -46,7 +46,7 @@ _CUT_SHORT = "Its residuals are suspiciously large, but the search for a better 
 
 @dataclass(frozen=True)
 class Progress:
-    """How one try gets on; forgotten when the next one begins.
+    """Progress of one attempt; reset when the next attempt begins.
 
     memory : what the step control, or the softened problem, remembers of the last step
     station : position in the homotopy: -1 before the first station, their number behind the last one
@@ -134,7 +134,9 @@ class GaussNewtonState:
         return self.phase.startswith("station")
 
     def at_full_accuracy(self, evaluation: Evaluation, memory: Mapping[str, float]) -> GaussNewtonState:
-        """Return the same point at full accuracy; nothing is concluded, and no values compared, across the two."""
+        """Return the same point at full accuracy; reset the circling count and discard earlier points of lower
+        accuracy.
+        """
         progress = replace(self.progress, memory=memory, circling=0, before=())
         return replace(self, rough=False, evaluation=evaluation, progress=progress)
 
@@ -198,7 +200,7 @@ class Course:
         return replace(self.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
 
     def _following(self, state: GaussNewtonState, after: GaussNewtonState) -> GaussNewtonState:
-        """Return what comes after a step: the same try, unless it is over."""
+        """Return the state after a step: the same attempt, or the next one if this attempt is over."""
         if after.status is None:
             if state.soft or after.iteration == state.iteration:
                 return after
@@ -210,7 +212,7 @@ class Course:
         return self._next(after) or self.ended(after, after.status, after.detail)
 
     def _circles(self, state: GaussNewtonState) -> bool:
-        """Tell whether full steps lead round and round an optimum to which they do not converge."""
+        """Check whether full steps cycle around an optimum without converging to it."""
         round_ = state.progress.circling >= RESCUE.circling and not state.progress.unheld
         free = self.rescued and state.phase != HELD_BACK
         return round_ and free and not suspicious(self.ledger.staged, state.evaluation)

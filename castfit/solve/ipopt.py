@@ -174,7 +174,7 @@ class Ipopt:
 
     @property
     def takes(self) -> tuple[type, ...]:
-        """What it can make use of, of what transcriptions give."""
+        """Evaluation types that this solver can use."""
         more: dict[str, tuple[type, ...]] = {
             "auto": (MatchingProducts, GradientEvaluation, HessianBlocks),
             "gauss-newton": (MatchingProducts,),
@@ -183,7 +183,9 @@ class Ipopt:
         return Linearization, *more.get(self.hessian, (HessianBlocks,))
 
     def suited(self, gives: tuple[type, ...]) -> Ipopt:
-        """Return the same for another transcription than the one that was asked for, which may give no Hessian."""
+        """Return a copy for another transcription than the requested one, with hessian="auto" if it provides no
+        exact Hessian.
+        """
         return replace(self, hessian="auto") if self.hessian == "exact" and HessianBlocks not in gives else self
 
     @property
@@ -219,7 +221,7 @@ class Ipopt:
 
 @dataclass(frozen=True)
 class _Objective:
-    """What IPOPT minimises: the cost times a factor, with sigmas (n_groups,) held constant unless `sigma` is None.
+    """Objective of IPOPT: the cost times a factor, with sigmas (n_groups,) held constant unless `sigma` is None.
 
     `constant` is added: it sets the accuracy to which values of the objective are compared.
     """
@@ -235,18 +237,22 @@ class _Objective:
         return self.factor * cost + self.constant
 
     def weight(self, at: Evaluation) -> Array:
-        """Return what the squares of each group's rows, and of the others, count at a point, (n_groups + 1,)."""
+        """Return the weights of the squared rows of each group, and of the other rows, at a point, (n_groups + 1,)."""
         of_group = np.ones_like(at.sigma) if self.sigma is None else (at.sigma / self.sigma) ** 2
         return self.factor * np.append(of_group, 1.0)
 
 
 def _factor(sigma: Array, assumed: Array) -> float:
-    """Return what keeps derivatives as large as those for the assumed sigmas, however well data are reproduced."""
+    """Return a factor, at most 1, that limits derivatives to their size for the assumed sigmas, however small sigma
+    is.
+    """
     return min(1.0, float(((sigma / assumed) ** 2).min()))
 
 
 def _constant(staged: StagedProblem, sigma: Array) -> float:
-    """Return what has the error of the cost for its rounding: rows of size 1, each with the error of its signal."""
+    """Return a constant whose rounding error equals the error of the cost: rows of size 1, each with the error of
+    its signal.
+    """
     inverse = np.append(1.0 / sigma, 1.0)  # group -1, of known sigma, is the last
     signal = [
         (of * inverse[chain.group])[chain.row_mask]
@@ -418,7 +424,7 @@ class _IpoptRun:
         )
 
     def _promises_nothing(self, v: Array) -> bool:
-        """Tell whether a Gauss-Newton step from v promises nothing; then remember the end."""
+        """Check whether a Gauss-Newton step from v predicts no decrease; if so, store the end point."""
         staged = self.staged
         if not self.by_promise or self.scalar or self.graded:
             return False
@@ -458,7 +464,8 @@ class _IpoptRun:
         )
 
     def finish(self, found: Solution) -> Solution:
-        """Let Gauss and Newton do the last steps, with the derivatives that statistics want anyway, and judge the end.
+        """Finish with Gauss-Newton steps, which also provide the derivatives for statistics, and determine the final
+        status.
 
         Updated Hessians leave long tails; these steps have none.
         """
@@ -567,7 +574,7 @@ class _IpoptRun:
         return [self.hessian.nonzeros(blocks, theta, squares)]
 
     def _of_priors(self, linear: Linearization, weight: float) -> Array:
-        """Return what priors add over theta, (n_theta, n_theta) or the entries that there are."""
+        """Return the contribution of priors over theta, (n_theta, n_theta), or only its structural nonzeros."""
         products = sparse_rows(linear.prior_jacobian).product().scaled(np.full(linear.v.size, weight))
         if self.of_theta is None:
             return products.dense
@@ -599,7 +606,7 @@ def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step]
 
 
 def _pattern(staged: StagedProblem, ledger: Ledger) -> tuple[Index, Index] | None:
-    """Return where priors couple entries of theta, in order; None where the whole matrix may be filled."""
+    """Return the entries of theta coupled by priors, sorted; None if the whole matrix may be filled."""
     layout = staged.layout
     if layout.n_theta <= _DENSE or layout.n_groups or layout.relations.names:
         return None
@@ -672,11 +679,11 @@ class IpoptCallback(ca.Callback):
         self.construct(name, {})
 
     def get_n_in(self) -> int:
-        """Return how many arguments there are."""
+        """Return the number of arguments."""
         return len(self._inputs)
 
     def get_n_out(self) -> int:
-        """Return how many results there are."""
+        """Return the number of results."""
         return len(self._outputs)
 
     def get_name_in(self, i: int) -> str:
@@ -696,7 +703,7 @@ class IpoptCallback(ca.Callback):
         return self._outputs[i][1]
 
     def has_eval_buffer(self) -> bool:
-        """Say that it works on buffers."""
+        """Return True: the function evaluates on buffers."""
         return True
 
     def eval_buffer(self, arg: Sequence[Any], res: Sequence[Any]) -> int:

@@ -66,7 +66,7 @@ def products_along(layout: Layout, scale: Array, units: Sequence[Array]) -> tupl
 def collected(
     layout: Layout, scale: Array, known: Sequence[Jacobians], along: MatchingProducts, units: Sequence[Array]
 ) -> Linearization:
-    """Put rows (of `linearize_along` with `products_along`) into the matrices that are known."""
+    """Update the known matrices by rows from `linearize_along` with `products_along`."""
     out: list[Jacobians] = []
     for chain, old, new, u in zip(layout.chains, known, along.jacobians, units, strict=True):
         size = _magnitudes(chain.nodes, scale)
@@ -86,7 +86,7 @@ def collected(
 def from_gradients(
     layout: Layout, scale: Array, known: Sequence[Jacobians], along: MatchingProducts
 ) -> tuple[Jacobians, ...]:
-    """Put the gradients of squared gaps (of `linearize_along` with  2 D^2 g_k)  into the matrices that are known.
+    """Update the known matrices by the gradients of squared gaps, from `linearize_along` with 2 D^2 g_k.
 
     Gaps that are closed change nothing.
     """

@@ -77,7 +77,7 @@ class BlockRows:
 
     @cached_property
     def starts(self) -> Index:
-        """Where the rows of each block begin, and those of the tail, (number of blocks + 1,)."""
+        """Index of the first row of each block, and of the tail, (number of blocks + 1,)."""
         return np.concatenate([[0], np.cumsum([len(block) for block in self.blocks])]).astype(np.intp)
 
     @property
@@ -144,7 +144,7 @@ class BlockRows:
 
     @property
     def own_count(self) -> int:
-        """How many columns a single block touches: so many unknowns at most can be eliminated with it."""
+        """Number of columns in a single block only: the maximum number of unknowns eliminated with it."""
         counts = np.bincount(np.concatenate([np.empty(0, dtype=np.intp), *self.columns]), minlength=self.width)
         return int(np.count_nonzero(counts == 1))
 
@@ -166,7 +166,7 @@ class BlockRows:
 
 
 def block_rows(blocks: Sequence[tuple[Index, Array]], width: int, tail: Array | SparseRows | None = None) -> BlockRows:
-    """Put row blocks (m_i, n_i) and their columns together; the tail has at most `width` columns, the first ones."""
+    """Combine row blocks (m_i, n_i) with their columns; the tail covers at most `width` columns, the first ones."""
     last = _no_rows(width) if tail is None else sparse_rows(tail).widened(width)
     return BlockRows(tuple(columns for columns, _ in blocks), tuple(block for _, block in blocks), last)
 
@@ -272,7 +272,7 @@ class UnitCoordinates:
 
     @classmethod
     def of(cls, M: Array, Z: Array | None = None, known: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
-        """Return them; without Z of all directions.  `known` is the singular value decomposition of M Z."""
+        """Compute the coordinates; without Z for all directions. `known` is the singular value decomposition of M Z."""
         free = M.shape[1] if Z is None else Z.shape[1]
         U, S, Vt = decomposed(M if Z is None else M @ Z) if known is None else known
         norm = length(S) if Z is None else float(np.linalg.norm(M))

@@ -50,7 +50,7 @@ _LARGEST = 300.0  # logarithm
 
 @dataclass(frozen=True)
 class Coordinates:
-    """How states are searched: z = log(x + floor) where `logarithmic`, else x / unit.
+    """Search coordinates of states: z = log(x + floor) where `logarithmic`, else x / unit.
 
     logarithmic, unit, floor : (n_v,)
         Theta is searched as it is, with unit 1.
@@ -165,7 +165,7 @@ class FlatProblem:
 
 @dataclass(frozen=True)
 class StationWalk:
-    """Where a walk through the stations came to: v (n_v,), and the steps that it took."""
+    """Result of a walk through the homotopy stations: v (n_v,), and the number of steps."""
 
     v: Array
     steps: int

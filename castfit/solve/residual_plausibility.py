@@ -1,4 +1,4 @@
-"""What residuals should look like: the noise to expect, and whether an optimum fits too badly to be believed."""
+"""Plausibility of residuals: the expected noise, and whether an optimum fits too badly to be plausible."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def large_square(n: int) -> float:
 
 
 def _by_median(squares: Array) -> float:
-    """Return the mean of squares of normal deviates with the median of these."""
+    """Return the mean square of normal deviates whose squares have the same median as the given squares."""
     return float(np.median(squares)) / MEDIAN_SQUARE
 
 

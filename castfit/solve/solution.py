@@ -1,4 +1,4 @@
-"""What every solver takes besides the problem, and what it gives back."""
+"""Common inputs of every solver besides the problem, and the solution that it returns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HUGE = 1e300  # of an infeasibility: 1e-6 goes into it more often than the larg
 @brief
 @dataclass(frozen=True, eq=False)
 class Iteration:
-    """What a callback sees.
+    """State of an iteration, passed to a callback.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver ended, whether or not it converged.
+    """Solution or best point at which a solver ended, whether or not it converged.
 
     v (n_v,) : the solution, or the best point so far;  detail : what is to be added to the status's sentence
     active (n_v,) : -1 where the lower bound is active, +1 the upper, 0 neither
@@ -276,7 +276,7 @@ class Ledger:
         iterations: int = 0,
         history: tuple[dict[str, float], ...] = (),
     ) -> Solution:
-        """Close the ledger; what is eliminated is where it belongs, whatever a solver made of it."""
+        """Build the solution, with eliminated variables evaluated at their consistent values."""
         if self.staged.eliminated.size:
             with suppress(Stopped):
                 v = self.staged.evaluate(v).v

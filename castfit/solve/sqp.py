@@ -94,7 +94,7 @@ class Sqp:
 
     @property
     def takes(self) -> tuple[type, ...]:
-        """What it can make use of, of what transcriptions give."""
+        """Evaluation types that this solver can use."""
         return Linearization, MatchingProducts
 
     @property
@@ -132,7 +132,7 @@ class Sqp:
         )
 
     def _step(self, ledger: Ledger, state: _State, history: list[dict[str, float]]) -> _State:
-        """Do one iteration, or find that nothing is left to do."""
+        """Do one iteration, or set the status if the solve ends."""
         staged, linear = ledger.staged, state.linear
         with np.errstate(over="ignore", invalid="ignore"):
             local = local_problem(staged, linear, warm=state.active, regularisation=_REGULARISATION)
@@ -169,7 +169,7 @@ class Sqp:
 
 @dataclass(frozen=True)
 class _State:
-    """What an iteration hands to the next.
+    """State passed from one iteration to the next.
 
     linear : the point, with collected or with exact derivatives of the matching conditions (`exact`)
     units : the directions of the rows that were collected last
@@ -192,7 +192,7 @@ class _State:
 
 
 def _verdict(ledger: Ledger, state: _State, step: Step, gap: float, tolerance: float) -> Status | None:
-    """Return how the solve ends here, None if it goes on."""
+    """Return the status if the solve ends here; None if it continues."""
     staged, linear = ledger.staged, state.linear
     if gap <= GAP and small(staged, linear, step.decrease, max(tolerance, ledger.control.rough)):
         return Status.CONVERGED
@@ -212,7 +212,9 @@ def _progress(state: _State, step: Step, gap: float) -> dict[str, Any]:
 
 
 def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | None:
-    """Linearize where a step leads, or nearer if it cannot be done there; None if nothing is to be done."""
+    """Linearize at the end of a step, or closer if that fails. Return None if there is no new point or every attempt
+    fails.
+    """
     to = advance.to
     for _ in range(6):
         if to is None or not to.ok or np.array_equal(to.v, state.linear.v):
@@ -249,7 +251,7 @@ def _confirmed(ledger: Ledger, state: _State) -> _State:
 
 
 def _stuck(ledger: Ledger, search: LineSearch, gap: float) -> dict[str, Any]:
-    """Say why no step helps."""
+    """Return the status, and a detail, that explain why no step improves the merit."""
     step = search.step
     if gap <= GAP and step.decrease <= 1e-6 * search.at.informing_square:
         return {"status": Status.ACCEPTABLE}

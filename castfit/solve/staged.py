@@ -98,13 +98,13 @@ def locked(array: Array) -> Array:
 
 
 def same_point(a: Array, b: Array) -> bool:
-    """Tell whether two points (n_v,) are one: the same array mostly is."""
+    """Check whether two points (n_v,) are equal; identical arrays are recognised without comparison."""
     return a is b or bool(np.logical_and.reduce(a == b))
 
 
 @dataclass(frozen=True)
 class ChainShape:
-    """What one chain is made of: one experiment's stages, rows and constraints.
+    """Structure of one chain: stages, rows and constraints of one experiment.
 
     theta (n_q,) : positions in theta (and so in v) of the quantities that it depends on
     n_s, n_w : number of node states per stage, 0 in single shooting, and of inner variables, 0 in shooting
@@ -144,7 +144,7 @@ class Specification(ChainShape):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(ChainShape):
-    """Where one experiment's variables lie in v, and what its rows are.
+    """Chain of one experiment: positions of its variables in v, and properties of its rows.
 
     group (K, n_r) : which unknown sigma a row is divided by; -1 where sigma is known
     datum_mask (K, n_r) : True at one row of each measured value; a value whose spread is computed has a second row
@@ -183,7 +183,7 @@ class Chain(ChainShape):
         return max(len(self.kinds), 1)
 
     def describe_constraint(self, k: int, j: int) -> str:
-        """Say which path constraint row j of stage k is, and when."""
+        """Return a description of the path constraint in row j of stage k, with its time."""
         if not self.kinds:
             return f"path constraint {j + 1} near t = {self.times[k]:g} ({self.name})"
         time = self.point_times[k, j // self.n_kinds]
@@ -307,7 +307,7 @@ class Layout:
         return v
 
     def describe(self, i: int) -> str:
-        """Say in words which variable v[i] is."""
+        """Return a description of the variable v[i]."""
         if i < self.n_theta:
             return self.names[i]
         for chain in self.chains:
@@ -351,7 +351,7 @@ def lay_out(
 
 @dataclass(frozen=True)
 class ChainValues:
-    """What one chain's functions are worth at a point; the first axis is the stage.
+    """Function values of one chain at a point; the first axis is the stage.
 
     r : (K, n_r)    rows, 0 where padded
     a : (n_s,)      initial state a(q)
@@ -458,7 +458,7 @@ class Evaluation:
 
     @cached_property
     def informing_square(self) -> float:
-        """The same without rows of straight priors, whose size means nothing: what is small is small beside this."""
+        """Half the sum of squares without rows of linear priors: the reference size for small decreases of the cost."""
         if self.prior_curved is None or self.prior_curved.all():
             return self.half_square
         straight = self.prior[~self.prior_curved]
@@ -466,11 +466,11 @@ class Evaluation:
 
     @property
     def cost(self) -> float:
-        """What is minimised, priors included; inf where a stage failed."""
+        """Objective to minimise, priors included; inf if a stage failed."""
         return self.half_square + self.excess if self.ok else np.inf
 
     def extended(self, kind: type[_E], **more: Any) -> _E:
-        """Return the same values in an evaluation of another kind, with what that has besides."""
+        """Return the same values as an evaluation of another kind, with its additional fields."""
         return kind(**{**{name: getattr(self, name) for name in _EVALUATED}, **more})
 
 
@@ -491,7 +491,8 @@ class Linearization(Evaluation):
 
 @dataclass(frozen=True)
 class MatchingProducts(Linearization):
-    """The same, but of the states at the ends of stages only products with one direction d (K, n_s) per chain.
+    """Linearization with products of end-of-stage states with one direction d (K, n_s) per chain instead of full
+    Jacobians.
 
     X_s (K, 1, n_s), X_w (K, 1, n_w) and X_q (K, 1, n_q) are the derivatives of  d . x:  of the scalar condition
     h_k = |x_k - s_{k+1}|^2  with  d = 2 (x_k - s_{k+1}).
@@ -536,7 +537,7 @@ class DenseRows:
 
 
 class DenseEvaluator(Protocol):
-    """What a search looks at where nothing but theta moves."""
+    """Interface for the evaluation of a problem in which theta is the only variable."""
 
     def cost(self, v: Array) -> float | None:
         """Return the cost at v (n_theta,), None where something cannot be computed."""
@@ -600,7 +601,9 @@ class StagedProblem(ABC):
         self._expects = True
 
     def seconds_to_linearize(self, v: Array) -> float:
-        """Return how long `linearize` is expected to take at v; 0 where it is known, or nothing is known of it."""
+        """Return the expected seconds of `linearize` at v; 0 if the linearization is cached, or no estimate is
+        available.
+        """
         del v
         return 0.0
 
@@ -610,7 +613,7 @@ class StagedProblem(ABC):
         return None
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
-        """Return what `linearize` does, but of the states at the ends of stages only products with directions."""
+        """Linearize at v with only products of the end-of-stage states with directions."""
         full = self.linearize(v)
         products = [
             replace(j, X_s=d[:, None] @ j.X_s, X_w=d[:, None] @ j.X_w, X_q=d[:, None] @ j.X_q)
@@ -650,15 +653,15 @@ class StagedProblem(ABC):
         return self
 
     def explicit(self) -> StagedProblem:
-        """Return the same problem in which all of theta is searched; layout and start agree."""
+        """Return the same problem with all of theta as search variables; layout and start agree."""
         return self
 
     def explain(self, v: Array) -> str:
-        """Say where and why the functions could not be evaluated at v; empty if they could."""
+        """Describe the cause and place of a failed evaluation of the functions at v; empty if it succeeded."""
         return "; ".join(f"{f.chain}, stage {f.stage + 1}: {f.detail}" for f in self.linearize(v).failures[:3])
 
     def remark(self, v: Array) -> str:
-        """Say what is remarkable about how the functions were evaluated at v; empty if nothing is."""
+        """Return a remark about the evaluation of the functions at v; empty if there is none."""
         return ""
 
     def times(self, v: Array) -> tuple[Array, ...]:
@@ -771,7 +774,7 @@ def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = 
 
 
 def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -> float:
-    """Return what is minimised with other sigmas (n_groups,): half of all squares, and what is beyond."""
+    """Compute the objective with other sigmas (n_groups,): half the sum of all squares, plus the remaining terms."""
     beyond = evaluation.prior_excess + evaluation.surplus
     if layout.n_groups == 0 or not evaluation.ok:
         return evaluation.half_square + beyond

@@ -92,7 +92,7 @@ def finished(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalPr
 
 
 def _steepness(local: LocalProblem) -> Array:
-    """Return the projected gradient beside what is allowed, (n_x,); zeros where more than theta is a variable.
+    """Return the projected gradient relative to its tolerance, (n_x,); zeros unless theta is the only variable.
 
     There equations and multipliers are part of the answer, and methods solve for these to the last digit.
     """
@@ -109,7 +109,7 @@ def _steepness(local: LocalProblem) -> Array:
 
 
 def _theta_alone(staged: StagedProblem) -> bool:
-    """Tell whether nothing but theta is a variable, within bounds and nothing else, of a sum of squares.
+    """Check whether theta is the only variable, bounds are the only constraints, and the cost is a sum of squares.
 
     Other densities may have kinks: the optimum of Laplace's meets some data exactly, where the slope is anything.
     """
@@ -122,6 +122,6 @@ def _length(linear: Evaluation) -> float:
 
 
 def _error(staged: StagedProblem, linear: Evaluation) -> float:
-    """Return what errors of the integration are in the rows, in standard deviations."""
+    """Return the effect of integration errors on the rows, in standard deviations."""
     part = max(_AMPLIFIED * staged.jitter, RESOLUTION)
     return part * float(np.sqrt(size_square(staged, linear)))

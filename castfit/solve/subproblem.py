@@ -66,7 +66,7 @@ _FEASIBILITY = 1e-9
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """Which bounds of variables (n_v,) and which path constraints (n_c,) were active: -1 lower, +1 upper."""
+    """Active bounds of variables (n_v,) and active path constraints (n_c,): -1 lower, +1 upper."""
 
     variables: Signs
     path: Signs
@@ -284,12 +284,12 @@ class LocalProblem:
 
     @property
     def positions(self) -> Index | slice:
-        """Where the unknowns lie in v."""
+        """Positions of the unknowns in v."""
         return self.condensed.positions
 
     @property
     def gradient(self) -> Array:
-        """That of the cost of the linear model by the unknowns, (n_x,)."""
+        """Gradient of the cost of the linear model with respect to the unknowns, (n_x,)."""
         return self.condensed.rows.transposed(self.condensed.u)
 
     @property
@@ -321,7 +321,8 @@ class LocalProblem:
         return self._solve(self.condensed, self.linearization, damping)
 
     def within(self, radius: float) -> Step:
-        """Return the step of least cost of the linear model in a box of so many units of the search; nothing is held.
+        """Compute the step of least cost of the linear model within `radius` search units; singular directions stay
+        free.
 
         A ridge of `RIDGE` makes it unique.
         """
@@ -372,7 +373,9 @@ class LocalProblem:
 
     @property
     def unheld(self) -> LocalProblem:
-        """The same in which nothing is held; what kept itself would wait, with its matrices, for garbage collection."""
+        """Same problem with singular directions free. No self-reference is cached: it would delay the release of
+        matrices.
+        """
         return self if self._regularisation == 0.0 else self._released
 
     @cached_property
@@ -385,7 +388,7 @@ class LocalProblem:
 
     @cached_property
     def promise(self) -> float:
-        """By how much the cost of the linear model falls within one unit of the search; nothing is held.
+        """Predicted decrease of the linear model's cost within one unit of the search, with singular directions free.
 
         What singular directions promise beyond that, data cannot tell from nothing.  Infinite where numbers overflow:
         nothing is taken for an optimum there.
@@ -414,7 +417,7 @@ class LocalProblem:
 
     @cached_property
     def _path_rows(self) -> Array:
-        """Derivatives of these by the unknowns, which are the same in corrections."""
+        """Derivatives of the finite path constraints with respect to the unknowns; corrections share them."""
         return self.condensed.path.taken(self._path)
 
     def _constants_finite(self, of: Condensed) -> bool:
@@ -428,7 +431,7 @@ class LocalProblem:
         active: ActiveSet | None = None,
         reach: Reach | None = None,
     ) -> Step:
-        """Solve with the bounds of those nodes and inner variables only that would be violated without.
+        """Solve with only those bounds of nodes and inner variables that would be violated otherwise.
 
         Thousands of bounds are rarely active: solve, look what is violated, add those rows, solve again.  What nothing
         violates is the solution with all of them.  The same goes for path constraints, and for relations of own
@@ -606,7 +609,7 @@ class LocalProblem:
 
 
 class DenseProblem(LocalProblem):
-    """The same where few unknowns vary within bounds, and nothing else: single shooting of small models.
+    """Local problem with few unknowns and no constraints except bounds: single shooting of small models.
 
     Nothing is condensed and nothing eliminated: all rows are laid out as a dense matrix, which is factored once.  The
     step, its correction, the test of convergence and the verdict at the end share that.
@@ -676,12 +679,12 @@ class DenseProblem(LocalProblem):
 
     @property
     def positions(self) -> Index | slice:
-        """Where the unknowns lie in v."""
+        """Positions of the unknowns in v."""
         return slice(None)
 
     @property
     def gradient(self) -> Array:
-        """That of the cost of the linear model by the unknowns, (n_x,)."""
+        """Gradient of the cost of the linear model with respect to the unknowns, (n_x,)."""
         return self._u @ self._E
 
     @cached_property
@@ -745,7 +748,7 @@ def units_of_search(staged: StagedProblem, v: Array) -> Array:
 
 
 def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, logarithmic: Mask) -> Array:
-    """Return the same from bounds and magnitudes (n_v,); `zero` tells what starts there."""
+    """Return the units of the search from bounds and magnitudes (n_v,); `zero` marks entries that start at zero."""
     width = upper - lower
     known = np.isfinite(width) & (width > 0.0)
     magnitude = np.where(zero & known, np.inf, magnitude)  # the scale of zero is no magnitude
@@ -755,7 +758,7 @@ def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, loga
 
 
 def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
-    """Tell whether a promised decrease of the cost is less than a part of half the squares, or than rounding."""
+    """Check whether a predicted decrease of the cost is below a fraction of half the squares, or below rounding."""
     part = tolerance * linear.informing_square
     if decrease <= part:
         return True
@@ -773,7 +776,7 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
 
 
 def moderate(numbers: list[Array]) -> bool:
-    """Tell whether the squares of all numbers can be computed."""
+    """Check whether the squares of all numbers can be computed."""
     return all([float(np.maximum.reduce(np.abs(block), axis=None)) < _LARGEST for block in numbers if block.size])
 
 

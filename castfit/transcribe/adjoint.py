@@ -101,7 +101,7 @@ def _through_jumps(
 
 
 def _at_nodes(run: Integration, seeds: Sequence[Seeds], width: int) -> Array:
-    """Return how algebraic states move with the node at which they are read, (L, m, n_z, width)."""
+    """Return the derivatives of algebraic states by directions of the node where they are read, (L, m, n_z, width)."""
     count, outputs, n_x = run.found.x.shape
     dx = np.zeros((count, outputs, n_x, width))
     dx[..., :n_x] = np.eye(n_x)

@@ -1,4 +1,4 @@
-"""How the parameters and initial states of all experiments follow from theta, in one call.
+"""Batched maps from theta to the parameters and initial states of all experiments, in one call.
 
 Of each experiment alone `castfit.problem.parameter_map` tells the same, to the last bit; here all expressions are one
 function of CasADi, and everything else is a few moves of arrays.
@@ -120,7 +120,7 @@ def _arranged(
     parts: Sequence[tuple[int, MappedExpressions]],
     starts: Index,
 ) -> tuple[Array, tuple[Index, Index], Index, tuple[Index, Index, Index]]:
-    """Say where arguments come from, and where values and derivatives go."""
+    """Return the index arrays that gather the arguments, and scatter the values and derivatives."""
     numbers = np.concatenate([np.empty(0), *(part.numbers for _, part in parts)])
     at_known: list[Index] = []
     entry_known: list[Index] = []

@@ -177,7 +177,7 @@ class Collocation:
 
 
 def _first(data: Array, *nodes: Array) -> Array:
-    """Return the first elements: boundaries at data and nodes, and at equal distances where none of them is near."""
+    """Return the initial elements, bounded by data and nodes, and by equally spaced times that are not near these."""
     marks = merge(data, *nodes)
     equal = np.linspace(float(marks[0]), float(marks[-1]), FIRST_ELEMENTS + 1)
     apart = np.abs(equal[:, None] - marks).min(axis=1) > _NEAR * (equal[1] - equal[0])

@@ -112,7 +112,7 @@ def collocation_problem(
 
 @dataclass
 class _Memory:
-    """The last point at which something was asked for, and what is known there."""
+    """Cache of the last point that was evaluated, and of the results there."""
 
     key: bytes = b""
     v: Array = field(default_factory=lambda: np.empty(0))
@@ -136,7 +136,7 @@ class QuantitySlopes:
 
     @property
     def finite(self) -> bool:
-        """Whether all of them are."""
+        """Check whether all derivatives are finite."""
         blocks = (self.rows, self.inner.entry, self.ends, self.initial)
         return all(bool(np.isfinite(block).all()) for block in blocks if block is not None)
 
@@ -253,7 +253,7 @@ class CollocationProblem(TranscribedProblem):
         return memory.linearization
 
     def by_quantities(self, v: Array) -> Iterator[QuantitySlopes]:
-        """Yield, per experiment, how what is evaluated at v moves with its quantities alone, the states staying."""
+        """Yield, per experiment, the partial derivatives at v by its quantities, with the states fixed."""
         for e, chain, at in zip(self.elements, self.layout.chains, self._recall(v).naturals, strict=True):
             _, s, w = chain.local(self._memory.v)
             with np.errstate(all="ignore"):
@@ -416,7 +416,7 @@ def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
 def _elements(
     problem: Posed, i: int, staging: Staging, division: Division, chosen: Table, *, relative: bool
 ) -> Elements:
-    """Tabulate what is constant about the elements of one experiment; algebraic equations are not scaled yet."""
+    """Tabulate the constants of the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
     applies = constrained(problem, i, staging)
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)

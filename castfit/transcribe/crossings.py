@@ -1,4 +1,4 @@
-"""Where differences may pass zero, proved from bounds: between the steps of an integrator, and inside them.
+"""Enclosures of zero crossings of differences, proved from bounds: between and inside the steps of an integrator.
 
 On every step the states are polynomials (castfit.integrate.dense_output).  A difference that is linear in states,
 inputs and time is one too, which lies between its Bernstein coefficients; of any other one interval arithmetic tells
@@ -74,7 +74,7 @@ class Differences:
             self._enclosed[k] = Enclosure(own, g_k), Enclosure(own, rate_k), at
 
     def even(self, f: Array, slopes: Array) -> Array | None:
-        """Return how fast they change, (m,), where they do so evenly with states that do, by f (n_x,), and no inputs.
+        """Return constant rates (m,) of differences, for states with rates f (n_x,), no inputs; None if rates vary.
 
         slopes (m, 1 + n_x + ...) : their derivatives, constant where anything moves
         """
@@ -86,7 +86,7 @@ class Differences:
     def suspects(
         self, dense: DenseOutput, inputs: Array, c: Array, at: tuple[Array, Array], signs: Array, noise: Array
     ) -> Suspects:
-        """Return where a difference may leave its sign (m,), up to where one surely does.
+        """Return the intervals in which a difference may change its sign (m,), up to the first certain change.
 
         inputs (K, n_u, 4) : between the times of the dense output, as local cubics
         at : g (m,) and its derivatives (m, 1 + n_x + n_u + ...) at the first time
@@ -189,7 +189,7 @@ class _Cuts:
     moving: Array
 
     def some(self, which: Mask) -> _Cuts:
-        """Return some of them."""
+        """Return the selected intervals."""
         return self if which.all() else _Cuts(self.begin[which], self.end[which], self.rows[which], self.moving[which])
 
     def halved(self) -> _Cuts:
@@ -202,7 +202,7 @@ class _Cuts:
         return _Cuts(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
 
     def box(self, still: Array, places: Index, n: int) -> tuple[Array, Array]:
-        """Return bounds of (t, x, u, dx, du, c), (N, ...); what is not at these places among (t, x, u) is still.
+        """Return bounds of (t, x, u, dx, du, c), (N, ...); entries of (t, x, u) outside of `places` are constant.
 
         n : how many there are of x and u
         """
@@ -214,7 +214,7 @@ class _Cuts:
         return low, high
 
     def ends(self, still: Array, places: Index, n: int) -> Array:
-        """Return the same at all begins, then at all ends, (2 N, ...)."""
+        """Return the values of (t, x, u, dx, du, c) at all begins, then at all ends, (2 N, ...)."""
         slopes = self._slopes
         return np.concatenate(
             [

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """What a shooting problem knows.
+    """Inputs that a shooting problem passes to its dense evaluator.
 
     units, z_start : per experiment, magnitudes of all states, and the guess of algebraic ones (1, n_z)
     moving : per experiment, which of its quantities move its states, by their places
@@ -82,7 +82,7 @@ class _Flight:
     whole: bool
 
     def seeds(self, dy: Array, n_y: int) -> Array:
-        """Return how the lanes' p and x0 move with the quantities, in units of these, (L, n_y, w)."""
+        """Return the derivatives of the lanes' p and x0 by the quantities, in units of these, (L, n_y, w)."""
         found = np.zeros((self.of.size, n_y, self.size.shape[2]))
         source, place = self.directions
         found.reshape(-1)[place] = dy[source]
@@ -90,7 +90,7 @@ class _Flight:
         return found
 
     def picked(self, of_outputs: Array) -> Array:
-        """Return what belongs to the points, (n, ...), of what belongs to all outputs of lanes (L, m, ...)."""
+        """Return the values at the points, (n, ...), from those at all outputs of the lanes (L, m, ...)."""
         if self.whole:
             return of_outputs.reshape(of_outputs.shape[0] * of_outputs.shape[1], *of_outputs.shape[2:])
         return of_outputs[self.lane, self.at]
@@ -130,7 +130,7 @@ class DenseResiduals:
 
 @dataclass(frozen=True)
 class _Flown:
-    """What is known at a point whatever the data are: the values, and what derivatives begin with.
+    """Results at a point that do not depend on the data: values, and sensitivities if already integrated.
 
     found : of the last point where states had to be integrated; they have not moved since
     slopes : how these move with theta, where they were integrated together with that, until it was asked for once
@@ -149,7 +149,7 @@ class _Flown:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known at a point.
+    """Evaluation of the cost and the residuals at a point.
 
     excess : what the cost has beyond half the squares;  surplus : the part that is not of unknown sigmas;  beyond : of
     each experiment
@@ -217,7 +217,7 @@ class DenseSingleShooting:
 
     @classmethod
     def of(cls, given: Given) -> DenseSingleShooting | None:
-        """Return it; None where something happens on the way."""
+        """Return the evaluator; None if it does not apply, as with events, several pieces, or relations."""
         posed, laid = given.posed, given.laid
         plain = len(laid.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in laid.chains)
         if not plain or posed.relations:
@@ -227,7 +227,7 @@ class DenseSingleShooting:
         return None if links is None else cls(given, links)
 
     def measuring(self, posed: Posed, chains: Sequence[Segments]) -> DenseSingleShooting:
-        """Return the same for other data at the same points; what was seen last need not be integrated again."""
+        """Return the evaluator for other data at the same points; the last integration is reused."""
         other = copy(self)
         other._given = replace(self._given, posed=posed, laid=replace(self._given.laid, chains=tuple(chains)))
         other._blocks = _blocks([chain.measured for chain in chains], self._ends)
@@ -235,7 +235,7 @@ class DenseSingleShooting:
         return other
 
     def integrated_by(self, laid: Arranged) -> DenseSingleShooting:
-        """Return the same with the integrators of another arrangement of the same pieces."""
+        """Return the evaluator with the integrators of another arrangement of the same pieces."""
         other = copy(self)
         flights = zip(laid.rounds[0], self._flights, strict=True)
         other._given = replace(self._given, laid=laid)
@@ -301,7 +301,7 @@ class DenseSingleShooting:
         return tuple(out), found[1], found[2]
 
     def sweep(self, at: Reading) -> Sweep:
-        """Return what was integrated, experiment by experiment."""
+        """Return the integration results, arranged by experiment."""
         laid = self._given.laid
         x, z, end = ([of[None, points] for points in self._chains] for of in (at.flown.x, at.flown.z, at.flown.x))
         runs: list[Integration] = []
@@ -312,7 +312,7 @@ class DenseSingleShooting:
         return Sweep(laid, x, z, end, runs, ())
 
     def observed(self, at: Reading) -> list[Array]:
-        """Return what is observed, (1, M, n_g) per experiment."""
+        """Return the observed outputs and spreads, (1, M, n_g) per experiment."""
         return [at.flown.g[None, points, : self._n_g] for points in self._chains]
 
     def _constrained(self, g: Array) -> list[Array]:
@@ -321,7 +321,7 @@ class DenseSingleShooting:
 
     @np.errstate(all="ignore")  # wild trial points overflow
     def read(self, v: Array, *, along: bool = False) -> Reading | None:
-        """Return what is known at v (n_theta,), None where something cannot be computed.
+        """Evaluate the problem at v (n_theta,); None if an evaluation fails.
 
         Where derivatives will be asked for as well, states are integrated `along` with them, if they are not known.
         """
@@ -374,14 +374,14 @@ class DenseSingleShooting:
         return self._flown
 
     def _shown(self, x: Array, z: Array, y: Array) -> Array:
-        """Return what is observed with the parameters (C, n_p or more) of experiments."""
+        """Evaluate the observed expressions with the parameters (C, n_p or more) of experiments."""
         if self._picks is not None:
             return x[:, self._picks]
         return self._given.expressions.values(self._times, x, z, y[self._of_point, : self._n_p], self._inputs).copy()
 
     @np.errstate(all="ignore")
     def projected(self, v: Array, projection: Projection) -> Array | None:
-        """Return v with what is eliminated at its optimum, where no state depends on it; None where that fails."""
+        """Return v with the eliminated entries, on which no state depends, at their optimum; None if that fails."""
         flown = self._fly(v)
         dy = None if flown is None else self._links.slopes_at(flown.by_n, np.where(self._log, flown.natural, 1.0))
         if flown is None or dy is None:
@@ -422,7 +422,7 @@ class DenseSingleShooting:
 
     @np.errstate(all="ignore")
     def _by_theta(self, at: Reading) -> tuple[list[tuple[Array, Array]], int, Index] | None:
-        """Return what `_chained` does, lanes that were rescued, and steps."""
+        """Return the derivatives from `_chained`, the number of rescued lanes, and the numbers of steps."""
         slope = np.where(self._log, at.flown.natural, 1.0)
         dy = self._links.slopes_at(at.flown.by_n, slope)
         if dy is None:
@@ -486,7 +486,7 @@ class DenseSingleShooting:
         return out
 
     def _picked(self, picks: Index, dx: Sequence[Array]) -> list[tuple[Array, Array]] | None:
-        """Return the same where all that is observed are states."""
+        """Return the derivatives as `_chained` does, if all observed expressions are states."""
         out = list[tuple["Array", "Array"]]()
         for i, (chain, of) in enumerate(zip(self._given.laid.chains, self._given.layout.chains, strict=True)):
             weight, n_q = chain.measured.weight[0], of.theta.size
@@ -502,7 +502,7 @@ class DenseSingleShooting:
         return out
 
     def _assembled(self, v: Array, at: Reading, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
-        """Put the rows that are measured below those of priors."""
+        """Assemble the dense rows: rows of priors first, then the measured rows."""
         row = at.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
         E[:row] = at.prior.jacobian.dense
@@ -521,7 +521,7 @@ _NONE, _EMPTY, _NO_BLOCK = np.empty(0), np.empty((1, 0)), np.empty((1, 0, 0))
 
 
 def _chosen(mask: Mask) -> slice | Index:
-    """Return where a mask is True, for an index."""
+    """Return an index of the entries at which a mask is True."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
 
 

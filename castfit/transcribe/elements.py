@@ -179,7 +179,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Elements:
-    """What is constant about the elements of one experiment, with boundaries `edges` (K + 1,).
+    """Constants of the elements of one experiment, with boundaries `edges` (K + 1,).
 
     cubics (K, n_u, 4) : the inputs on each element, by powers of the time since its start
     factor (K, 1, n_e) : what (ode, alg) is multiplied by: the element's length, and a scale of the algebraic equations
@@ -226,7 +226,7 @@ class Elements:
         return at.dp[free][None]
 
     def parameter_weights(self, by_free: Array, free: Index, n_p: int, n_e: int) -> tuple[Array, Array]:
-        """Return what multiplies the second derivatives of p (n_p,) and e (n_e,), from that of free parameters.
+        """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from those of free parameters.
 
         by_free (K, n_free): the derivative of a sum over elements by the free parameters of each.
         """
@@ -362,7 +362,7 @@ class Elements:
 
     @property
     def _linear(self) -> Array:
-        """What the polynomials contribute to the derivative of d by y, (d, n_e, d + 1, n_e)."""
+        """Return the contribution of the polynomials to the derivative of d by y, (d, n_e, d + 1, n_e)."""
         degree, n_e = self.table.degree, self.n_e
         linear = np.zeros((degree, n_e, degree + 1, n_e))
         for e in range(self.n_x):
@@ -393,7 +393,7 @@ class Elements:
 
     @property
     def _of_end(self) -> Array:
-        """What the polynomials contribute to the state at the element's end, (n_x, (d + 1) n_e)."""
+        """Return the contribution of the polynomials to the state at the element's end, (n_x, (d + 1) n_e)."""
         return np.asarray(np.kron(self.table.end, np.eye(self.n_x, self.n_e)), dtype=float)
 
     def end_curvature(self, at: Natural, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:

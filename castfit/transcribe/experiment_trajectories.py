@@ -57,7 +57,7 @@ _RATES: Built[Model, Mapped] = Built()
 
 @dataclass(frozen=True)
 class IntegrationCase:
-    """What is integrated: a model with the inputs and parameters of one experiment.
+    """Integration task: a model with the inputs and parameters of one experiment.
 
     p : (n_p,), z_guess : (n_z,) where the search for consistent algebraic states begins, unit : (n_x + n_z,)
     timetable : what happens at certain times; then p is where nothing does
@@ -74,7 +74,7 @@ class IntegrationCase:
 
 @dataclass
 class Stretch:
-    """What was integrated from one node: times (m,), states x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
+    """Integrated trajectory from one node: times (m,), x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
 
     States are NaN from `reached` on; the inputs are those of the interval that ends at each time.  p (n_p,) are the
     parameters, `node` is the position of the node: a stretch that follows an event has that of the stretch before it.
@@ -107,7 +107,7 @@ def input_cubics(inputs: Sequence[Input], times: Array) -> Array:
 
 
 def as_measured(inputs: Sequence[Input], times: Array, u: Array) -> Array:
-    """Put into u (..., n_u), the inputs just before times (...), those of inputs that are measured after they jump."""
+    """Replace, in inputs u (..., n_u) just before times (...), values of inputs that are measured after jumps."""
     late = [j for j, signal in enumerate(inputs) if signal.measured == "after"]
     out = u.copy() if late else u
     for j in late:
@@ -168,7 +168,7 @@ def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -
 
 @dataclass(frozen=True)
 class _Leg:
-    """What is to be integrated from node `node`, at `begin` from x, through times (n,), `done` events being past."""
+    """Integration still to do from node `node`, at `begin` from x, through times (n,), after `done` events."""
 
     node: int
     begin: float
@@ -180,7 +180,7 @@ class _Leg:
 def _straight_on(
     course: IntegrationCase, table: Timetable, rates: Array, begin: float, x: Array, times: Array, events: Array
 ) -> list[Stretch]:
-    """Go from event to event where states change evenly in between: nothing is to be integrated."""
+    """Compute the trajectory from event to event if states have constant rates in between, without an integrator."""
     slack = float(rounding(np.array([begin]), table.start)[0])
     done = table.done(begin, slack, at_start=begin <= table.start + slack)
     found: list[Stretch] = []
@@ -225,7 +225,7 @@ def _stretch(course: IntegrationCase, leg: _Leg, kinks: Array, events: Array) ->
 
 
 def _next(course: IntegrationCase, leg: _Leg, stretch: Stretch, events: Array) -> _Leg | None:
-    """Return what follows the event at the end of a stretch; None if nothing does."""
+    """Return the leg that follows the event at the end of a stretch; None if there is none."""
     table = course.timetable
     if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
         return None
@@ -344,7 +344,7 @@ def resolvable(size: Array) -> Array:
 
 
 def mean_magnitude(values: Array) -> Array:
-    """Return the mean absolute value of each column of (n, m), of what is finite; 0 where nothing is."""
+    """Return the mean absolute value of the finite entries of each column of (n, m); 0 if none is finite."""
     finite = np.isfinite(values)
     with np.errstate(over="ignore"):
         mean = np.abs(np.where(finite, values, 0.0)).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)

@@ -113,7 +113,7 @@ class MultipleShooting:
 
     @property
     def gives(self) -> tuple[type, ...]:
-        """What solvers are to ask for; see castfit.solve.staged."""
+        """Return the kinds of evaluation that solvers can request; see castfit.solve.staged."""
         return (MatchingProducts,) if self.matching == "scalar" else (Linearization,)
 
     @property

@@ -119,7 +119,7 @@ class NoisyStageFunctions:
 
 
 class NodeCost:
-    """What the data of a row cost; all take t, x, p, u, z0, sigmas, values, known (0, 1), spreads: arrays (..., size).
+    """Cost of the data of a row; functions of t, x, p, u, z0, sigmas, values, known (0, 1), spreads: (..., size).
 
     sigmas : the unknown standard deviations that are eliminated elsewhere; spreads : what data are weighted by
     """
@@ -168,7 +168,7 @@ _FUNCTIONS: Built[Model, NoisyStageFunctions] = Built()
 
 @dataclass(frozen=True)
 class ChainPoint:
-    """Where a chain is evaluated: what follows from the quantities, and the path.
+    """Evaluation point of a chain: the values that follow from the quantities, and the path.
 
     natural : parameters, initial states and rows of events, with their derivatives
     table : what happens when; p_stages (K, n_p), p_rows (R, n_p) are parameters in stages and at rows of data
@@ -288,7 +288,7 @@ class NoisyChain:
         return self.h.shape[0], len(self.condition.link.base_a), self.functions.m
 
     def point(self, q: Array, sigma: Array, path: tuple[Array, Array, Array, Array]) -> ChainPoint:
-        """Return where the chain is evaluated: at quantities q (n_q,), and at a path (x, c, first, z)."""
+        """Return the evaluation point of the chain at quantities q (n_q,), and at a path (x, c, first, z)."""
         natural = self.condition.link.natural(q)
         table = self.condition.timetable(natural)
         p = natural.p[None] if table is None else table.p
@@ -328,7 +328,7 @@ class NoisyChain:
         return found[:, 0, 1:].sum(axis=0), found[:, 1:, 1:].sum(axis=0)
 
     def seen_at(self, at: ChainPoint, row: int, j: int, x: Array, z: Array) -> tuple[float, float, Array]:
-        """Return what output j is at other states in a row, its deviation, NaN if it is not measured, and its slope."""
+        """Return the value of output j at other states in a row, its deviation, NaN if not measured, and its slope."""
         of = self.condition.observed[j]
         if of is None or not self.known[row, j]:
             return np.nan, np.nan, x
@@ -346,7 +346,7 @@ class NoisyChain:
         return self.functions.values(*arguments)[..., 0].copy()
 
     def costs_at(self, at: ChainPoint, x: Array) -> Array:
-        """Return what the data cost along several paths (K + 1, count, n), (count,)."""
+        """Return the cost of the data along several paths (K + 1, count, n), (count,)."""
         every = self._row_arguments(at)
         wide = [a[:, None] for a in every]
         return self.data.cost(wide[0], x[self.node], *wide[2:])[..., 0, 0].sum(axis=0)

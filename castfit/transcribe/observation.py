@@ -1,4 +1,4 @@
-"""From states at points to rows: what is observed, what every measured value costs, and the local model of that.
+"""Observation of states at points, the cost of measured values, and its local model as rows.
 
 `Observer` observes states that were integrated; collocation sees its own polynomials.  `Measured` weights what is
 observed at the points of one experiment: rows  weight (g - target)  of outputs, their slopes and their curvature.
@@ -76,7 +76,7 @@ class PointwiseExpressions:
 
     @cached_property
     def states(self) -> Index | None:
-        """Which state each expression is, by its position in x, (n,); None if any is something else."""
+        """Return the position in x of the state that each expression is, (n,); None if any is not a state."""
         known = {x.element_hash(): i for i, x in enumerate(ca.vertsplit(self._system.x))}
         entries = ca.vertsplit(self._column) if self._column.numel() else []
         found = [known.get(e.element_hash(), -1) if e.is_symbolic() else -1 for e in entries]
@@ -136,7 +136,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Measured:
-    """How g (K, M, n_g), what is observed at the points of one experiment, becomes rows (K, M, n_r).
+    """Map from g (K, M, n_g), the observed expressions at the points of one experiment, to rows (K, M, n_r).
 
     The first entries of g are outputs, the others spreads; the first rows are those of outputs.  A row is
     weight * (g - target), both (K, M, n_o), and 0 where the weight is 0: there g may be infinite, or a slot has the
@@ -174,7 +174,7 @@ class Measured:
         return r, beyond
 
     def unspread(self, g: Array, stage: int, point: int, row: int) -> str:
-        """Say that a row is not finite as the computed sigma is not positive; nothing where that is not why."""
+        """Explain a row that is not finite because its computed sigma is not positive; empty for other causes."""
         for slot in self.slots:
             here = (slot.stage == stage) & (slot.point == point) & (slot.rows == row).any()
             if slot.functions.computed_spread and here.any():
@@ -188,14 +188,14 @@ class Measured:
         return ""
 
     def excess(self, g: Array) -> Array:
-        """Return what the data of each stage cost beyond half the squares of their rows, (K,)."""
+        """Return the cost of the data of each stage in excess of half the squared rows, (K,)."""
         out = np.zeros(g.shape[0])
         for slot in self.slots:
             np.add.at(out, slot.stage, slot.functions.rows(*slot.seen(g))[1])
         return out
 
     def of_stages(self, stages: Index) -> Measured:
-        """Return the same of some stages (k,), each in its new place; one may stand in several."""
+        """Return the row map of the selected stages (k,), in this order; a stage may be repeated."""
         slots: list[Slot] = []
         for slot in self.slots:  # whose values stand in the order of stages
             first, last = (np.searchsorted(slot.stage, stages, side=side) for side in ("left", "right"))
@@ -308,7 +308,7 @@ class Measured:
 
     @cached_property
     def used(self) -> Mask:
-        """True where what is observed is part of a cost, (K, M, n_g); elsewhere it may be infinite."""
+        """Return a mask of the observed expressions that enter a cost, (K, M, n_g); others may be infinite."""
         out = np.zeros((*self.weight.shape[:2], self.n_g), dtype=np.bool_)
         out[..., : self.weight.shape[2]] = self.weight > 0
         for slot in self.slots:
@@ -332,14 +332,14 @@ class Measured:
 
     @cached_property
     def groups(self) -> Index:
-        """Which unknown sigma each row has, (K, M n_r), -1 where there is none."""
+        """Return the unknown sigma of each row, (K, M n_r); -1 if there is none."""
         out = np.full((*self.weight.shape[:2], self.n_r), -1, dtype=np.intp)
         out[..., : self.group.size] = self.group
         return out.reshape(out.shape[0], -1)
 
     @cached_property
     def spreads(self) -> Index:
-        """Which computed spread each row has, by its place in what is observed, (K, M n_r); -1 where there is none."""
+        """Return the column of the computed spread of each row in g, (K, M n_r); -1 if there is none."""
         out = np.full((*self.weight.shape[:2], self.n_r), -1, dtype=np.intp)
         for slot in self.slots:
             if slot.functions.computed_spread:
@@ -348,7 +348,7 @@ class Measured:
 
     @cached_property
     def sizes(self) -> Array:
-        """How large measured values are, in units of their rows, (K, M n_r)."""
+        """Return the magnitudes of the measured values, in units of their rows, (K, M n_r)."""
         out = np.zeros((*self.weight.shape[:2], self.n_r))
         out[..., : self.group.size] = np.abs(self.target) * self.weight
         for slot in self.slots:
@@ -357,7 +357,7 @@ class Measured:
 
     @cached_property
     def signal(self) -> Array:
-        """How large values of each output are on the average, in units of their rows, (K, M n_r)."""
+        """Return the mean magnitude of the values of each output, in units of their rows, (K, M n_r)."""
         out = np.zeros((*self.weight.shape[:2], self.n_r))
         count = np.maximum((self.weight > 0).sum(axis=(0, 1)), 1)
         out[..., : self.group.size] = np.abs(self.target).sum(axis=(0, 1)) / count * self.weight
@@ -401,7 +401,7 @@ _CONSTANTS: Built[Posed, float] = Built()
 
 
 def constant(problem: Posed) -> float:
-    """Return what is missing in the cost of residuals for -log of the density, for sigmas that are eliminated at 1."""
+    """Return the constant between the cost of residuals and -log of the density, with eliminated sigmas set to 1."""
     return _CONSTANTS.get(problem, _constant)
 
 
@@ -419,7 +419,7 @@ def _constant(problem: Posed) -> float:
 
 
 def _sizes(functions: DensityFunctions, spread: Array, datum: Array) -> Array:
-    """Return how large values are, in units of their rows: the residual of twice the value, 1 where there is none."""
+    """Return the magnitudes of values, in units of their rows: the residual of twice the value, 1 if there is none."""
     if functions.computed_spread:
         return np.full(datum.size, _TYPICAL)
     eta = np.repeat(2.0 * datum[:, None], functions.n_eta, axis=1)
@@ -454,7 +454,7 @@ class Observation:
 
 
 def constrained(problem: Posed, i: int, staging: Staging) -> Mask:
-    """Tell where the problem's constraints apply in condition i, (K, M, number of constraints).
+    """Return a mask of where the problem's constraints apply in condition i, (K, M, number of constraints).
 
     That is at the times that it names, at every point if it holds along the path, or wherever something was measured;
     not once more for a replicate, and a constraint of parameters alone only once.
@@ -466,7 +466,7 @@ def constrained(problem: Posed, i: int, staging: Staging) -> Mask:
 
 @dataclass(frozen=True)
 class _ObserverRows:
-    """What an observer evaluates: outputs and spreads, then constraints, then bounded states (as positions in x).
+    """Rows that an observer evaluates: outputs and spreads, constraints, bounded states (as positions in x).
 
     names : those of constraints and bounded states
     """
@@ -513,12 +513,12 @@ class Observer:
 
     @property
     def expressions(self) -> PointwiseExpressions:
-        """What is observed, then constraints, as functions of a point."""
+        """Return the observed expressions, then constraints, as functions of a point."""
         return self._rows.expressions
 
     @property
     def constraint_names(self) -> tuple[str, ...]:
-        """What the path constraints at a point are."""
+        """Return the names of the path constraints at a point."""
         return self._rows.names
 
     def constraint_bounds(self, i: int, staging: Staging, *, nodes: bool) -> tuple[Array, Array]:
@@ -548,7 +548,7 @@ class Observer:
         return ObservedValues(g, r.reshape(stages, -1), excess, seen[..., self._n_g :].reshape(stages, -1))
 
     def slopes(self, times: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
-        """Evaluate derivatives of what is observed with respect to (x, z, p), (K, M, n_g, n)."""
+        """Evaluate derivatives of the observed expressions with respect to (x, z, p), (K, M, n_g, n)."""
         return self._rows.expressions.jacobian(times[..., None], x, z, p, u)[:, :, : self._n_g].copy()
 
     def jacobians(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observation:

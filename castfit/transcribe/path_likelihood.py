@@ -45,7 +45,7 @@ _ARMIJO, _TINY = 1e-4, 1e-300
 
 @dataclass(frozen=True)
 class PathStart:
-    """Where the search for a path begins: as `ChainPoint` has it, and the multipliers lam (K + 1, n)."""
+    """Start of the search for a path, with the fields of `ChainPoint`, and the multipliers lam (K + 1, n)."""
 
     x: Array
     c: Array
@@ -71,7 +71,7 @@ class PathMode:
 
     @property
     def start(self) -> PathStart:
-        """The same as a start."""
+        """Return the start of a search at this path."""
         return PathStart(self.at.x, self.at.c, self.at.first, self.at.z, self.lam)
 
 
@@ -191,7 +191,7 @@ class ChainLikelihood:
         return np.where(np.isfinite(weights), weights, -np.inf)
 
     def innovations(self, mode: PathMode) -> tuple[Array, Array]:
-        """Return what is expected of each value given those before it, and with which deviation, (R, n_o) each.
+        """Return the prediction of each value given the values before it, and its standard deviation, (R, n_o) each.
 
         By the Kalman filter of the model made linear about the most probable path; of values at the same time one
         after the other, so that the innovations are independent.  NaN where nothing is measured, or where the noise has
@@ -339,12 +339,12 @@ class PathLikelihood:
         self.evaluations = 0
 
     def divided(self, by: float) -> PathLikelihood:
-        """Return the same on stages that are so many times shorter."""
+        """Return the likelihood on stages that are shorter by the factor `by`."""
         return PathLikelihood(self.problem, self.spreads, [length / by for length in self.longest])
 
     @property
     def stages(self) -> int:
-        """How many stages all experiments have."""
+        """Return the number of stages of all experiments."""
         return sum(each.chain.shape[0] for each in self.chains)
 
     def split(self, y: Array) -> tuple[Array, Array]:

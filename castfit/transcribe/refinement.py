@@ -1,4 +1,4 @@
-"""How accurate collocation elements are, and where more of them are needed.
+"""Error estimates of collocation elements, and selection of the elements to refine.
 
 Every element is solved again from its own node, and its polynomial compared with that at the element's end and at the
 measured points inside.  Halving an element divides these local errors by 2**e with (Hairer, Norsett and Wanner 1993,

@@ -52,7 +52,7 @@ class Relaxed:
         return self.equations.residual(beginnings(lanes, skip), lanes.z0)
 
     def parameter_slopes(self, lanes: Lanes, skip: int, dx: Array, dz: Array, dp: Array, d_start: Array) -> Array:
-        """Return how the parameters of lanes that `lanes` returned move, (L, n_p + n_z, n_d).
+        """Return the derivatives of the parameters of lanes that `lanes` returned, (L, n_p + n_z, n_d).
 
         dx (L, n_x, n_d), dz (L, n_z, n_d), dp (L, n_p, n_d) and d_start (L, n_d) are directions of the node, of the
         model's own parameters and of the time of the node.
@@ -61,7 +61,7 @@ class Relaxed:
         return np.concatenate([dp, self.residual_slopes(own, skip, dx, dz, dp, d_start)], axis=1)
 
     def residual_slopes(self, lanes: Lanes, skip: int, dx: Array, dz: Array, dp: Array, d_start: Array) -> Array:
-        """Return how rho moves, (L, n_z, n_d); the lanes have the model's own parameters."""
+        """Return the derivatives of rho, (L, n_z, n_d); the lanes have the model's own parameters."""
         g_z, g_x, g_p, g_t, g_u = self.equations.slopes(beginnings(lanes, skip), lanes.z0)
         du = shift_slopes(lanes.u[:, skip])[..., 0]  # inputs that vary, where the node moves
         return g_x @ dx + g_z @ dz + g_p @ dp + (g_t + g_u @ du[..., None]) * d_start[:, None]
@@ -76,7 +76,7 @@ def beginnings(lanes: Lanes, skip: int) -> AlgebraicPoints:
 
 
 def gains(relaxed: Relaxed, lanes: Lanes, unit: Array) -> Array:
-    """Return what gives each equation the unit of its state, (n_z,): how far that moves where the others do by theirs.
+    """Return the factors that scale each algebraic equation to the unit of its state, (n_z,).
 
     Lanes begin at nodes, and none of their intervals is empty; unit (n_z,) are magnitudes of the algebraic states.
     """

@@ -1,4 +1,4 @@
-"""What shooting integrates, pieces between boundaries with their output grids and inputs, and what it finds there.
+"""Pieces that shooting integrates between boundaries, with their output grids and inputs, and the results.
 
 In multiple shooting every stage is one piece, begun at its own node, or several where states trigger events in it.  In
 single shooting the whole experiment is one stage; where something happens it is cut into pieces, of which each begins
@@ -208,7 +208,7 @@ class Arranged:
     rounds: tuple[tuple[Group, ...], ...]
 
     def integrated_by(self, model: Integrable, options: IntegratorOptions) -> Arranged:
-        """Return the same with other integrators."""
+        """Return the arrangement with integrators for another model and other options."""
         of = [[integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds]
         rounds = (zip(*pair, strict=True) for pair in zip(self.rounds, of, strict=True))
         return Arranged(self.chains, tuple(tuple(replace(g, integrator=by) for g, by in pairs) for pairs in rounds))
@@ -235,7 +235,7 @@ def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorO
 
 @dataclass(frozen=True)
 class Integration:
-    """The pieces (condition, piece) of one group that could be begun, and what integration made of them."""
+    """Integration results of one group: the pieces (condition, piece) that could be begun, lanes and trajectories."""
 
     integrator: Integrator
     members: tuple[tuple[int, int], ...]
@@ -246,7 +246,7 @@ class Integration:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What integration found, arranged by point; last grid time first where the end of a stage is meant."""
+    """Integration results arranged by point; the state at the end of a stage is at its last grid time."""
 
     laid: Arranged
     x: list[Array]  # per condition (K, M, n_x) at the points
@@ -271,7 +271,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SensitivityRequest:
-    """What an integrator was asked to differentiate: dx0 (L, n_x, n_d), dp (L, n_p, n_d), spans (2, L, n_d) or None."""
+    """Arguments of a sensitivity integration: dx0 (L, n_x, n_d), dp (L, n_p, n_d), spans (2, L, n_d) or None."""
 
     integrator: Integrator
     lanes: Lanes
@@ -282,7 +282,7 @@ class SensitivityRequest:
 
 @dataclass(frozen=True)
 class Seeds:
-    """How one experiment's pieces move: x (K, n_x, n_d) where each stage goes on, p, and edges if they move.
+    """Derivatives of one experiment's pieces by its directions: states x (K, n_x, n_d), p, and edges if they move.
 
     p is (n_p, n_d - n_s), or of each piece (K, n_p, n_d - n_s);  edges (K + 1, n_d - n_s)
     """
@@ -292,7 +292,7 @@ class Seeds:
     edges: Array | None
 
     def of_piece(self, j: int | Index) -> Array:
-        """Return how the parameters of piece j move, or of several, one for all or of each."""
+        """Return the derivatives of the parameters of piece j, or of several pieces."""
         return self.p[j] if self.p.ndim == 3 else self.p
 
 

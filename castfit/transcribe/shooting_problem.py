@@ -222,7 +222,7 @@ class ShootingProblem(TranscribedProblem):
 
     @property
     def dense_evaluator(self) -> DenseSingleShooting | None:
-        """The cost and the rows alone, by moves of arrays, where nothing happens on the way and nothing is held."""
+        """Return the array evaluator of cost and rows; None if it does not apply or there are path constraints."""
         return None if self._observer.constraint_names else self._arrays
 
     @property
@@ -248,7 +248,7 @@ class ShootingProblem(TranscribedProblem):
         )  # fmt: skip
 
     def measuring(self, problem: Posed) -> ShootingProblem | None:
-        """Return the problem with other data at the same times, as `Posed.measuring` has them: nothing is laid anew.
+        """Return the problem with other data at the same times, as `Posed.measuring` has them, without a new layout.
 
         None where more than rows depends on the data: with nodes, or where something is eliminated.
         """
@@ -532,7 +532,7 @@ class ShootingProblem(TranscribedProblem):
         return evaluation, self._arrays.sweep(found)
 
     def steps(self, v: Array) -> int:
-        """Return how many steps a simulation takes; 0 where the integrator does not tell."""
+        """Return the number of steps of a simulation; 0 if the integrator does not report it."""
         return sum(run.found.steps for run in self._swept(v)[1].runs)
 
     def visited(self, v: Array, most: int) -> Iterator[tuple[float, Array, Array, Array, Array]]:
@@ -562,7 +562,7 @@ class ShootingProblem(TranscribedProblem):
         return self._linear
 
     def seconds_to_linearize(self, v: Array) -> float:
-        """Return how long such linearizations took, the shorter of the last two; 0 if that at v is known.
+        """Return the expected seconds of a linearization, the shorter of the last two; 0 if that at v is cached.
 
         Where none was carried out it is at least that at a looser tolerance, and guessed from that of the states alone.
         """
@@ -586,7 +586,7 @@ class ShootingProblem(TranscribedProblem):
         return self._paces, (what, self._nodes, len(self._here), self.options.relative_tolerance)
 
     def _noted(self, what: str, began: float, *, more: bool = False) -> None:
-        """Keep how long something took, or how much longer than it was noted last."""
+        """Record the seconds that an operation took, or add them to its last record if `more`."""
         known, key = self._took(what)
         took, seconds = known.get(key, ()), time.perf_counter() - began
         known[key] = (*took[:-1], took[-1] + seconds) if more and took else (*took[-1:], seconds)
@@ -739,13 +739,13 @@ class ShootingProblem(TranscribedProblem):
         return found
 
     def _defects(self, i: int, v: Array, natural: Natural) -> Array:
-        """Return what the algebraic equations of the nodes of condition i are off by, (K, n_w)."""
+        """Return the scaled residuals of the algebraic equations at the nodes of condition i, (K, n_w)."""
         assert self._relaxed is not None
         lanes = self._at_nodes(v, [natural if k == i else at for k, at in enumerate(self._naturals(v))])[i]
         return self._gains[i] * self._relaxed.residual(lanes, 0)
 
     def _with_defects(self, i: int, v: Array, natural: Natural, of: Jacobians) -> Jacobians:
-        """Add the derivatives of these."""
+        """Add the derivatives of the residuals of the algebraic equations at the nodes."""
         assert self._relaxed is not None
         lanes, division = self._at_nodes(v, self._naturals(v))[i], self._here[i].division
         stages, n_s, n_w, n_q = lanes.size, self._n_s, self._n_w, natural.dp.shape[1]
@@ -967,7 +967,7 @@ class ShootingProblem(TranscribedProblem):
         return dx + np.outer(f, d_time)
 
     def _seeds(self, chain: Segments, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
-        """Return how an experiment's pieces move with its directions."""
+        """Return the derivatives of an experiment's pieces by its directions."""
         stages, n_s = chain.staging.duration.size, self._n_s
         x = np.zeros((stages, self._n_x, n_s + self._n_w + moving.size))
         x[:, :, :n_s] = np.eye(self._n_x)[:, :n_s]
@@ -980,7 +980,7 @@ class ShootingProblem(TranscribedProblem):
         return Seeds(x, p, division.weight @ de if division.moving.any() else None)
 
     def node_sensitivities(self, v: Array, stages: Sequence[Mask]) -> tuple[Array, ...] | None:
-        """Return how states at the ends of some stages (K,) move with their nodes, (K, n_x, n_x) per condition.
+        """Return the derivatives of states at the ends of some stages (K,) by their nodes, (K, n_x, n_x) per condition.
 
         Zero at the other stages; None if the sensitivities could not be integrated.
         """
@@ -1009,7 +1009,7 @@ class ShootingProblem(TranscribedProblem):
         return out
 
     def asked(self, v: Array) -> tuple[SensitivityRequest, ...]:
-        """Return what integrators are asked for a linearization at v, for benchmarks."""
+        """Return the sensitivity requests of a linearization at v, for benchmarks."""
         _, sweep = self._swept(v)
         with captured():
             return self._slopes(sweep, self._naturals(v), None).asked
@@ -1021,7 +1021,7 @@ class ShootingProblem(TranscribedProblem):
         return float(explicit / every) if every else 0.0
 
     def remark(self, v: Array) -> str:
-        """Say how many steps were explicit, and how many stages another integrator than the chosen one integrated."""
+        """Describe how many steps were explicit, and how many stages the substitute integrator integrated."""
         self.linearize(v)
         every, explicit = self._steps
         share = "All" if explicit == every else f"{explicit} of {every}"
@@ -1061,7 +1061,7 @@ class ShootingProblem(TranscribedProblem):
         return other
 
     def explain(self, v: Array) -> str:
-        """Say where and why the integration stopped at v; empty if it did not."""
+        """Describe where and why the integration or another evaluation failed at v; empty if none failed."""
         _, sweep = self._swept(v)
         unlinked = self._unlinked(v, self._naturals(v))  # from what is not there nothing can be integrated
         for run in [] if unlinked else sweep.runs:
@@ -1160,7 +1160,7 @@ def _along_directions(
 
 
 def adjoint_obstacle(problem: Posed) -> str:
-    """Say what about a problem the gradient of its cost does not tell; empty if it is all there is."""
+    """Describe the feature of a problem that rules out adjoint gradients; empty if there is none."""
     if problem.triggered:
         return f"states trigger events in '{problem.triggered[0]}', which adjoint states cannot follow"
     if problem.constraints or problem.relations or problem.state_bounds:

@@ -75,7 +75,7 @@ class SingleShooting:
 
     @property
     def gives(self) -> tuple[type, ...]:
-        """What solvers are to ask for; see castfit.solve.staged."""
+        """Return the classes that solvers should request; see castfit.solve.staged."""
         return (GradientEvaluation,) if self.derivatives == "adjoint" else (Linearization,)
 
     @property
@@ -85,7 +85,7 @@ class SingleShooting:
 
     @property
     def states(self) -> States:
-        """Where states start: there are none to start, so starts for theta alone are matched to the data."""
+        """Return "data" as the source of starts: without states, starts of theta are matched to the data."""
         return "data"
 
     def transcribe(

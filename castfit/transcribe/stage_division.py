@@ -1,4 +1,4 @@
-"""How an experiment is divided into stages, where measurements fall on them, and what events do to boundaries.
+"""Division of an experiment into stages, with the measurements on them and the effects of events on boundaries.
 
 Stage k covers [edges[k], edges[k+1]]; a measurement on an inner edge belongs to the stage that ends there.  Every
 stage holds the same number M of points; a stage with fewer is padded with points of weight zero.  Times are exact:
@@ -211,7 +211,7 @@ class Division:
 
     @cached_property
     def moving(self) -> Mask:
-        """Which boundaries move, (K + 1,)."""
+        """Return the mask of the boundaries that move, (K + 1,)."""
         return np.logical_or.reduce(self.weight != 0.0, axis=1) if self.weight.size else np.zeros(self.edges.size, bool)
 
     @cached_property
@@ -224,7 +224,7 @@ class Division:
         return self.base + self.weight @ e if self.moving.any() else self.edges
 
     def at_once_before(self, stage: int) -> Crossing | None:
-        """Return what happens to the states last before a stage; stages of no length may lie between."""
+        """Return the state change just before a stage, across stages of length zero; None if there is none."""
         for k in range(stage - 1, -1, -1):
             if self.crossings[k] is not None or self.edges[k] < self.edges[k + 1]:
                 return self.crossings[k]
@@ -242,7 +242,7 @@ class Division:
 
     @cached_property
     def _raised(self) -> list[tuple[Index, Index, Index, bool]]:
-        """What levels do: stages, parameters and rows of e of those that set, then of those that raise."""
+        """Return stages, parameters and rows of e of the levels that set a parameter, then of those that add to it."""
         every = [(k, level) for k, active in enumerate(self.levels) for level in active]
         found: list[tuple[Index, Index, Index, bool]] = []
         for sets in (True, False):
@@ -253,7 +253,7 @@ class Division:
         return found
 
     def level_weights(self, by_p: Array, n_e: int) -> tuple[Array, Array]:
-        """Return what multiplies the second derivatives of p (n_p,) and e (n_e,), from that of each stage (K, n_p)."""
+        """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from those of each stage (K, n_p)."""
         kept, by_e = by_p.copy(), np.zeros(n_e)
         for stage, parameter, height, sets in self._raised:
             np.add.at(by_e, height, by_p[stage, parameter])
@@ -324,7 +324,7 @@ def stages_of(schedule: Schedule, stages: Division, pieces: Division) -> Index:
 
 
 def _alike(pieces: Division, stages: Division, k: int, edge: float) -> Mask:
-    """Tell which boundaries of pieces are the k-th one of stages: at its time, or moving as it does."""
+    """Check which boundaries of pieces are the k-th boundary of stages: at the same time, or with the same motion."""
     if stages.moving[k]:
         return (pieces.weight == stages.weight[k]).all(axis=1) & (pieces.base == stages.base[k])
     return (pieces.edges == edge) & ~pieces.moving
@@ -472,7 +472,7 @@ class _Divider:
         return marks
 
     def _at_once(self, moving: list[int]) -> list[tuple[int, ...]]:
-        """Put conditions together that became true together, which happen at exactly the same time."""
+        """Group conditions that became true at exactly the same time, if their changes can be united."""
         out: list[tuple[int, ...]] = []
         for i in moving:
             instants = [self.schedule.instants[k] for k in (*out[-1], i)] if out else []

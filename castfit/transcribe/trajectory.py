@@ -1,4 +1,4 @@
-"""Where the state trajectories start: from data, from simulation, or given.
+"""Start of the state trajectories: from data, from simulation, or given by the user.
 
 Measured states are interpolated through their data; the others are simulated with the measured ones imposed as
 inputs, which keeps them near the data however poor the parameters are.  Where states trigger events, and not all are

@@ -1,4 +1,4 @@
-"""What all staged problems of transcriptions have in common: sigma, priors, relations, and what is eliminated.
+"""Common base of the staged problems of transcriptions: sigma, priors, relations, and eliminated quantities.
 
 Rows of known sigma are what `castfit.transcribe.observation` makes of them.  An unknown sigma, common to a group of n
 rows, is eliminated:
@@ -59,7 +59,7 @@ class TranscribedProblem(StagedProblem):
     _most_sigma: Array
 
     def _pose(self, problem: Posed, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
-        """Take over what follows from the problem; where data say nothing of what is eliminated it stays at theta."""
+        """Set the attributes that follow from the problem; eliminated quantities without data stay at theta."""
         layout = _with_whitening(problem, layout)
         if layout.correlated:  # second derivatives are those of stages alone
             self.gives = tuple(kind for kind in self.gives if kind is not HessianBlocks)
@@ -71,7 +71,7 @@ class TranscribedProblem(StagedProblem):
         self.eliminated = self._projection.entries
 
     def _start_eliminated(self) -> None:
-        """Start what is eliminated where the states at the start put it."""
+        """Start the eliminated quantities at their optimum for the start of the states."""
         if not self.eliminated.size:
             return
         with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ class TranscribedProblem(StagedProblem):
 
     @property
     def projection(self) -> Projection:
-        """What is eliminated, and how."""
+        """Return the projection that eliminates quantities."""
         return self._projection
 
     def projecting(self, projection: Projection) -> Self:
@@ -103,22 +103,22 @@ class TranscribedProblem(StagedProblem):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Forget what is known of any point."""
+        """Clear the results cached at any point."""
 
     @abstractmethod
     def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        """Yield how what is observed at v moves with the states, times their magnitudes, per experiment."""
+        """Yield the derivatives of observed expressions at v by states, times their magnitudes, per experiment."""
 
     @abstractmethod
     def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        """Yield what is observed at v, (K, M, n_g) per experiment."""
+        """Yield the observed expressions at v, (K, M, n_g) per experiment."""
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
         """Return per chain predictions, spreads and normalised residuals of the measured values."""
         return tuple(tuple(part[m.values_mask] for part in m.standardised(g)) for m, g in self._seen(v))
 
     def _evaluation(self, v: Array, values: Iterable[ChainValues], failures: Sequence[Failure]) -> Evaluation:
-        """Put the chains' values together, with priors and relations; unknown sigmas are eliminated."""
+        """Assemble the evaluation from the chains' values, priors and relations; unknown sigmas are eliminated."""
         layout = self.layout
         with np.errstate(all="ignore"):
             prior = self.problem.priors(layout.theta(v))
@@ -167,7 +167,7 @@ class TranscribedProblem(StagedProblem):
     def _reweighing(
         measured: Iterable[Measured], seen: Callable[[], Iterable[tuple[Measured, Array]]]
     ) -> Callable[[], tuple[Array, ...]] | None:
-        """Return what `Linearization.information` is, where rows are weighted anew for statistics."""
+        """Return the function for `Linearization.information`; None if no rows are reweighted for statistics."""
         if not any([m.reweighted for m in measured]):
             return None
         return lambda: tuple(m.information(g) for m, g in seen())

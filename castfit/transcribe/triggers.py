@@ -1,4 +1,4 @@
-"""Events that states trigger: when an expression of them passes zero, or a condition becomes true.
+"""Events triggered by states: at a zero crossing of an expression, or when a condition becomes true.
 
 Their times are found by integrating from event to event, watching signs: of the expression, or of the differences in
 the condition (castfit.model.comparisons).  Where one may change, inside of steps too, is proved from bounds
@@ -94,7 +94,7 @@ def triggered(
 def timetable_of(
     model: Model, condition: Condition, at: Natural, unit: Array, options: IntegratorOptions, end: float
 ) -> tuple[Timetable, str]:
-    """Return what happens up to `end` where events happen as often as they do, and why it may not, empty if it may.
+    """Return the timetable up to `end` with all triggered events, and why it is not allowed; empty if it is.
 
     Arguments as in `triggered`.  The schedule has one row for each trigger.
     """
@@ -263,7 +263,7 @@ class _TriggerWatch:
     # What happens
 
     def _happen(self, events: Sequence[int], t: float, x: Array) -> Array:
-        """Let events happen, then those whose conditions they make true, and so on; return the states."""
+        """Apply events, then the events whose conditions these make true, and so on; return the states."""
         waiting, before = list(events), self._all(t, x) if events else np.empty(0)
         while waiting:
             self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
@@ -278,7 +278,7 @@ class _TriggerWatch:
         return x
 
     def _changed(self, events: Sequence[int], t: float, x: Array) -> Array:
-        """Let events happen at once, and return the states."""
+        """Apply simultaneous events, and return the states."""
         u = self._inputs(t)[0]
         if self.rounds is None:
             rows: list[int] = []
@@ -300,7 +300,7 @@ class _TriggerWatch:
         return self._crossings[key].at(self._last, x, self.e, u)
 
     def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
-        """Return which of the events that wait happen next: all at once, or the one whose turn it is."""
+        """Return the next events among those that wait: all of them, or the one with the highest priority."""
         if self._ordered.isdisjoint(waiting):
             return list(waiting)
         u = self._inputs(t)[0]
@@ -315,12 +315,12 @@ class _TriggerWatch:
         return [first[int(self._draws[seed].integers(len(first)))]]
 
     def _called_off(self, i: int, before: Array, after: Array) -> bool:
-        """Tell whether a jump made a condition false whose event waits for its turn."""
+        """Check whether a jump changed a condition to false and so cancels its waiting event."""
         of = self._of[i]
         return not (self.triggers[i].persistent or self.held[i] or np.array_equal(before[of], after[of]))
 
     def _holds(self, i: int, signs: Array) -> bool:
-        """Tell whether a condition is true where its differences have these signs; there are few of them."""
+        """Check whether a condition is true for these signs of its differences; results are cached."""
         key = i, signs.tobytes()
         if key not in self._truths:
             self._truths[key] = self.triggers[i].holds(signs)
@@ -343,7 +343,7 @@ class _TriggerWatch:
         return found
 
     def _passed(self, passed: Sequence[_Zero]) -> tuple[list[int], list[int]]:
-        """Return what happens where differences pass zero: what is true there, and what is true right after it."""
+        """Return the events at zero crossings: those true at the crossing, and those true right after it."""
         there, later = list[int](), list[int]()
         for i in dict.fromkeys(zero.trigger for zero in passed):
             trigger, old = self.triggers[i], self.signs[self._of[i]].copy()
@@ -367,7 +367,7 @@ class _TriggerWatch:
     # Where differences pass zero
 
     def _first(self, step: _Step, b: float) -> tuple[list[_Zero], float, Array, Array] | None:
-        """Return what passes zero first in (t, b], its time or b, and the states there; None if integration fails.
+        """Return the first zero crossings in (t, b], their time or b, and the states there; None if integration fails.
 
         Where integration fails before b, up to where it does.
         """
@@ -402,7 +402,7 @@ class _TriggerWatch:
     def _straight(
         self, step: _Step, b: float, even: tuple[Array, Array], g: Array, noise: Array
     ) -> tuple[list[_Zero], float, Array, Array]:
-        """Return the same where states, and differences that move, change evenly."""
+        """Return the first zero crossings as `_first` does, if states and differences change at constant rates."""
         (f, rates), long, s, same = even, b - step.t, self.signs, _SAME * self.usual
         end = g + rates * long
         leaves = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * same, 0.0))
@@ -528,7 +528,7 @@ class _TriggerWatch:
 
     @cached_property
     def _of(self) -> list[slice]:
-        """Which of the differences each trigger has."""
+        """Return the slice of the differences of each trigger."""
         ends = np.cumsum([trigger.function.graph.size1_out(0) for trigger in self.triggers]).tolist()
         return [slice(a, b) for a, b in itertools.pairwise([0, *ends])]
 
@@ -540,7 +540,7 @@ class _TriggerWatch:
 
     @cached_property
     def _owner(self) -> Index:
-        """Which trigger each difference belongs to."""
+        """Return the index of the trigger to which each difference belongs."""
         return np.repeat(np.arange(len(self._of)), [of.stop - of.start for of in self._of])
 
     def _every_rate(self, dense: DenseOutput, t: float, x: Array | None = None) -> tuple[Array, Array, Array]:
@@ -571,7 +571,7 @@ class _TriggerWatch:
 
     @cached_property
     def _noise(self) -> Array:
-        """How large errors of integration may be, (n_x,)."""
+        """Return the assumed bounds of the integration errors of the states, (n_x,)."""
         return _ERRORS * self.options.relative_tolerance * self.unit[: self.at.a.size]
 
     def _inputs(self, t: float) -> tuple[Array, Array]:
@@ -649,7 +649,7 @@ def _border(
 
 
 def _turn(along: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:
-    """Return where a difference is nearest to zero within (0, right)."""
+    """Return a time in (0, right) at which a difference has changed its sign or is nearest to zero."""
     low, high = 0.0, right
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)

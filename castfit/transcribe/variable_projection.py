@@ -63,7 +63,7 @@ class Projection:
         return np.array(sorted(j for block in self.blocks for j in block.entries), dtype=np.intp)
 
     def key(self, v: Array) -> bytes:
-        """Return what tells points apart: all but what is eliminated."""
+        """Return a key of the point that ignores the eliminated entries."""
         if not self.blocks:
             return v.tobytes()
         out = v.copy()
@@ -71,7 +71,7 @@ class Projection:
         return out.tobytes()
 
     def neutral(self, i: int, p: Array) -> Array:
-        """Return parameters (..., n_p) of condition i with the scale 1 and the offset 0 of what is eliminated."""
+        """Return parameters (..., n_p) of condition i with eliminated scales set to 1 and eliminated offsets to 0."""
         out = p.copy()
         for use in (use for block in self.blocks for use in block.uses if use.condition == i):
             if use.scale >= 0:
@@ -144,7 +144,7 @@ class Projection:
 
 
 def projection_of(problem: Posed, theta: Array) -> Projection:
-    """Return what is eliminated in a problem; where data say nothing it stays at theta (n_theta,)."""
+    """Return the projection of a problem; eliminated entries without informative data stay at theta (n_theta,)."""
     blocks = blocks_of(problem) if problem.model.scalings else ()
     roots = dict[tuple[int, int], Any]()
     for use in (use for block in blocks for use in block.uses) if problem.correlations else ():
@@ -184,7 +184,7 @@ def _rows(use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -
 
 
 def least_squares(A: Array, b: Array, known: Array, least: Array) -> Array:
-    """Solve A x = b; what is not determined stays as near as possible to `known`, in units of its effect."""
+    """Solve A x = b by least squares; undetermined components stay near `known`, in units of their effect."""
     d = np.linalg.norm(A, axis=0)
     if not (np.isfinite(d).all() and np.isfinite(b).all()):
         return np.full(known.size, np.nan)

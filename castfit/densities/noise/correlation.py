@@ -50,7 +50,7 @@ class ErrorCovariance:
 
 
 def correlated(sigma: Any = None, *, time: Any) -> Correlated:
-    """Say that errors of measurement that are near in time are alike: an Ornstein-Uhlenbeck process.
+    """Declare measurement errors that are autocorrelated in time: an Ornstein-Uhlenbeck process.
 
     Errors at times s and t have the correlation ``exp(-abs(t - s) / time)``; of data at equal distances that is an
     autoregressive process, AR(1).  Give it as `sigma` of an `Experiment`, for all outputs or per output, each of which
@@ -79,7 +79,7 @@ def correlated(sigma: Any = None, *, time: Any) -> Correlated:
 
 
 def covariance(matrix: Any) -> ErrorCovariance:
-    """Say what the covariance matrix of errors of measurement is; give it as `sigma` of an `Experiment`.
+    """Specify the covariance matrix of measurement errors, for use as `sigma` of an `Experiment`.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ Correlation = InTime | Within | Across
 
 
 def time_mistakes(what: str, time: Any) -> list[str]:
-    """Say what is wrong with a time constant."""
+    """Check a time constant and return the error messages."""
     if isinstance(time, Unknown):
         more = (
             [] if time.plain else [f"{what}: the time of correlated() is unknown(); it takes a name and nothing else"]
@@ -185,7 +185,7 @@ def matrix_of(what: str, given: Any, mistakes: list[str]) -> Array | None:
 
 @dataclass(frozen=True, eq=False)
 class WhitenedErrors:
-    """What makes the errors of one experiment independent: W (n, n), sparse, of its values by time and output.
+    """Whitening matrix W (n, n) of the errors of one experiment, sparse, over its values by time and output.
 
     log_det : log |P|
     """
@@ -278,7 +278,7 @@ def _inverse_root(P: Array) -> tuple[Array, float]:
 
 
 def known(correlation: Correlation | None, found: CorrelationEstimates) -> Correlation | None:
-    """Return a correlation with numbers in the place of what is unknown."""
+    """Return a correlation with its unknown entries replaced by estimates."""
     if isinstance(correlation, InTime) and correlation.label in found.times:
         return replace(correlation, time=found.times[correlation.label])
     if isinstance(correlation, Across) and correlation.unknown and found.joint:
@@ -291,7 +291,7 @@ def known(correlation: Correlation | None, found: CorrelationEstimates) -> Corre
 
 @dataclass(frozen=True)
 class CorrelationEstimates:
-    """What was estimated of how errors depend on each other.
+    """Estimates of the dependence between measurement errors.
 
     times : time constants by name of the output, or of what was given to `unknown`
     joint, covariance : names of outputs, and the covariance (n, n) of their errors

@@ -28,12 +28,12 @@ _UNSEEN = 1e-6  # part of a variance
 
 @dataclass(frozen=True, eq=False)
 class _Counts(Noise):
-    """What Poisson and NegativeBinomial share: whole numbers, whose residuals for tests are made normal."""
+    """Common base of Poisson and NegativeBinomial: counts, whose residuals for tests are transformed to normal ones."""
 
     in_unit_of_output: ClassVar[bool] = False
 
     def value_mistakes(self, values: Array) -> list[str]:
-        """Refuse what is no count."""
+        """Check that all values are counts and return the error messages."""
         bad = values[(values < 0) | (np.isfinite(values) & (values != np.floor(values)))]
         needed = f"{type(self).__name__} needs counts, whole numbers from 0"
         return [f"it contains {bad.flat[0]:g}; {needed}"] if bad.size else []
@@ -65,11 +65,11 @@ class Poisson(_Counts):
     has_spread: ClassVar[bool] = False
 
     def option_mistakes(self) -> list[str]:
-        """Say which options are out of range."""
+        """Check the options and return the error messages."""
         return [] if self.sigma is None else ["Poisson has no sigma: the variance is the expectation; leave it out"]
 
     def spread_mistakes(self) -> list[str]:
-        """Say why the spread cannot be unknown: there is none."""
+        """Return an error message: the model has no spread to be estimated."""
         return ["Poisson has no sigma to be estimated; use NegativeBinomial for counts that scatter more"]
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:

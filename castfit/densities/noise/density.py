@@ -1,4 +1,4 @@
-"""What every noise model answers, and what it says of one datum: cost, score and curvature as CasADi graphs.
+"""Interface of all noise models, and their terms for one datum: cost, score and curvature as CasADi graphs.
 
 A noise model is a density of the datum m given predicted quantities  eta = (mu, s, ...):  the prediction of the output
 and, where it is not a plain number, what describes the spread.  With
@@ -124,7 +124,7 @@ class Density:
 @brief
 @dataclass(frozen=True, eq=False)
 class Noise(Picklable, ABC):
-    """How measured values scatter about their predictions; given per output.
+    """Distribution of measured values about their predictions; set per output.
 
     Parameters
     ----------
@@ -234,15 +234,17 @@ class Noise(Picklable, ABC):
         return False
 
     def option_mistakes(self) -> list[str]:
-        """Say which options are out of range."""
+        """Check the options and return the error messages."""
         return []
 
     def spread_mistakes(self) -> list[str]:
-        """Say why the spread cannot be unknown, if it cannot."""
+        """Return the reasons why the spread cannot be unknown, if there are any."""
         return []
 
     def value_mistakes(self, values: Array) -> list[str]:
-        """Say which measured values, of any shape, cannot come from this model; NaN is not measured."""
+        """Return error messages for measured values, of any shape, that cannot come from this model; NaN is a
+        missing value.
+        """
         return []
 
 

@@ -46,7 +46,7 @@ _FEW = 0.5  # of the values must be between the limits for their scatter to say 
 
 @dataclass(frozen=True, eq=False)
 class _Normal(Noise):
-    """What Gaussian and LogNormal share: normal errors on some axis, with limits of detection."""
+    """Common base of Gaussian and LogNormal: normal errors on a transformed axis, with limits of detection."""
 
     below: float | None = field(default=None, kw_only=True)
     above: float | None = field(default=None, kw_only=True)
@@ -75,7 +75,7 @@ class _Normal(Noise):
         return self.below is not None or self.above is not None
 
     def beyond(self, m: Array) -> Array:
-        """Return -1 of values at or below the lower limit of detection, 1 of those at or above the upper one."""
+        """Return -1 for values at or below the lower limit of detection, 1 at or above the upper one, else 0."""
         low, high = -np.inf if self.below is None else self.below, np.inf if self.above is None else self.above
         return np.where(m >= high, 1.0, 0.0) - np.where(m <= low, 1.0, 0.0)
 
@@ -151,7 +151,7 @@ class _Normal(Noise):
         return np.clip(drawn, self.below, self.above) if self.censored else drawn
 
     def option_mistakes(self) -> list[str]:
-        """Say which options are out of range."""
+        """Check the limits of detection and return the error messages."""
         mistakes: list[str] = []
         for name, limit in (("below", self.below), ("above", self.above)):
             number = real(limit)
@@ -263,7 +263,7 @@ class LogNormal(_Normal):
         return ca.log(m * self._unit)
 
     def option_mistakes(self) -> list[str]:
-        """Say which options are out of range."""
+        """Check the base and the limits of detection and return the error messages."""
         mistakes = [] if is_one_of(self.base, "e", 10) else [f"base is {text(self.base)}; choose 'e' or 10"]
         for name, limit in (("below", self.below), ("above", self.above)):
             number = real(limit)
@@ -279,7 +279,7 @@ class LogNormal(_Normal):
 
 
 def _beyond(censored: ca.SX, z: ca.SX, sign: float, inside: Density) -> Density:
-    """Put the tail below z where a value is censored, and `inside` elsewhere; sign is that of the residual."""
+    """Replace the density of censored values by the tail probability below z; `sign` is the sign of the residual."""
     assert inside.factor is not None
     assert inside.rows is not None
     tail = normal_tail(z)

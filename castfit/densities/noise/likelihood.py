@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _CostGraph:
-    """A pickled cost: a function of prediction, datum and other symbols, and the names of these."""
+    """Picklable cost: a function of prediction, datum and other symbols, with the names of the other symbols."""
 
     function: ca.Function
     names: tuple[str, ...]
@@ -132,7 +132,7 @@ class Likelihood(Noise):
         return False
 
     def option_mistakes(self) -> list[str]:
-        """Say why the cost is none."""
+        """Check the cost function and return the error messages."""
         if self.sigma is not None:
             return ["Likelihood has no sigma; write the spread into its cost"]
         if not callable(self.cost):
@@ -149,7 +149,7 @@ class Likelihood(Noise):
         return []
 
     def spread_mistakes(self) -> list[str]:
-        """Say why the spread cannot be unknown: there is none."""
+        """Return an error message: the model has no spread to be estimated."""
         return ["Likelihood has no sigma to be estimated; write the spread into its cost"]
 
     @property

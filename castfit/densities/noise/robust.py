@@ -39,7 +39,7 @@ _NODES = 4001
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What a density p(r) = exp(-cost(r)) is known by.
+    """Characteristic numbers of a density p(r) = exp(-cost(r)).
 
     constant : of the cost, so that the integral of p is 1
     location, scale : the informations kappa of mu / s and lambda of log s
@@ -70,7 +70,7 @@ class HeavyTailed(Noise):
     @property
     @abstractmethod
     def _numbers(self) -> _Numbers:
-        """What the density is known by."""
+        """Characteristic numbers of the density."""
 
     @abstractmethod
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
@@ -140,7 +140,7 @@ class StudentT(HeavyTailed):
     df: float = field(default=4.0, kw_only=True)
 
     def option_mistakes(self) -> list[str]:
-        """Say which options are out of range."""
+        """Check the degrees of freedom and return the error messages."""
         df = real(self.df)
         return [] if df is not None and 0 < df < np.inf else [f"df is {text(self.df)}; give a positive number"]
 
@@ -248,7 +248,7 @@ class _Loss(HeavyTailed):
         return 0.5 * f**2 * rho, weight
 
     def option_mistakes(self) -> list[str]:
-        """Say which options are out of range."""
+        """Check `f_scale` and return the error messages."""
         f = real(self.f_scale)
         ok = f is not None and 0 < f < np.inf
         return [] if ok else [f"f_scale is {text(self.f_scale)}; give a positive number of standard deviations"]
@@ -407,7 +407,9 @@ class Cauchy(_Loss):
 
     @property
     def _numbers(self) -> _Numbers:
-        """Those of Student's t; without an integral, kappa for normal errors: a way to estimate, no density."""
+        """Numbers of Student's t. If p has no finite integral, it only defines an estimator, with kappa for normal
+        errors.
+        """
         from scipy import special
 
         f = float(self.f_scale)
@@ -428,7 +430,7 @@ class Cauchy(_Loss):
         return self.f_scale > 1
 
     def spread_mistakes(self) -> list[str]:
-        """Say why the spread cannot be unknown, if it cannot."""
+        """Return the reason why the spread cannot be unknown, if there is one."""
         remedy = "give sigma, or f_scale above 1 (or StudentT)"
         return [] if self.normalisable else [f"with f_scale={self.f_scale:g} sigma cannot be estimated; {remedy}"]
 

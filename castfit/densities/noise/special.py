@@ -80,7 +80,7 @@ def _stirling(y: ca.SX) -> ca.SX:
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """Of the standard normal distribution below z, as graphs accurate in both tails.
+    """Lower tail of the standard normal distribution at z, as graphs that are accurate in both tails.
 
     log : log Phi(z)
     hazard : h = phi(z) / Phi(z), the derivative of log Phi

@@ -29,11 +29,11 @@ class Unknown:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is said of it, so that it may be eliminated."""
+        """Whether the standard deviation has no guess, bound or prior, so that it may be eliminated."""
         return self.guess is None and self.lower == 0.0 and self.upper == np.inf and self.prior is None
 
     def mistakes(self, what: str) -> list[str]:
-        """Say what is wrong with it; `what` is its subject."""
+        """Check the name, bounds, guess and prior, and return the error messages; `what` is their subject."""
         found: list[str] = []
         name: Any = self.name
         if not isinstance(name, str):
@@ -63,7 +63,7 @@ def unknown(
     bounds: tuple[float, float] | None = None,
     prior: Any = None,
 ) -> Unknown:
-    """Say that a standard deviation is unknown: one for all values of an output, or for all that name it.
+    """Declare an unknown standard deviation, one for all values of an output, or one for all that share its name.
 
     With nothing else said it is eliminated, sigma^2 = SSE / n at every point of the search: it costs no iterations and
     needs no guess.  With a bound or a prior it is estimated like a parameter.

@@ -94,7 +94,7 @@ class DensityFunctions:
         return known is not None and not ca.is_equal(known, ca.SX.ones(self.n_r, 1), 2)
 
     def information(self, eta: Array, spread: Array, datum: Array) -> Array:
-        """Return what rows are multiplied by for statistics, (n, n_r), or by which matrices, (n, n_r, n_r)."""
+        """Return the factors (n, n_r), or matrices (n, n_r, n_r), by which rows are multiplied for statistics."""
         if self._density.factor is None:
             return self._mixing(eta, spread, datum)
         if self._density.information is None:
@@ -131,7 +131,7 @@ class DensityFunctions:
 
 
 def contains(eta: ca.SX, symbol: ca.SX) -> bool:
-    """Tell whether a symbol is an entry of eta."""
+    """Check whether a symbol is an entry of eta."""
     return any(ca.is_equal(e, symbol) for e in ca.vertsplit(eta))
 
 
@@ -157,7 +157,9 @@ def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
 
 
 def _form(noise: Noise) -> tuple[Any, ...] | None:
-    """Return what the functions of a noise model depend on: its kind and its numbers; None if that is not known."""
+    """Return a key of the functions of a noise model: its class and its numbers. Return None if no key can be
+    formed.
+    """
     values = [getattr(noise, f.name) for f in fields(noise) if f.name != "sigma"]
     known = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)
     ours = type(noise).__module__.partition(".")[0] == "castfit"

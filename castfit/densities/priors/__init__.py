@@ -1,4 +1,4 @@
-"""Priors: what is known of quantities before the data are seen."""
+"""Prior distributions, joint priors and penalties on quantities."""
 
 from castfit.densities.priors.distributions import (
     Beta,

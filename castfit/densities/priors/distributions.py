@@ -1,4 +1,4 @@
-"""Prior distributions of one number: what is known of a quantity before the data are seen.
+"""Prior distributions of a single quantity.
 
 A prior adds  -log p(x)  to what is minimised.  Less its least value, that is its cost; the rest is a constant, which
 only -2 log L counts.  For the solvers it is one more row r with slope j = "dr/dx" (see castfit.solve.staged):
@@ -90,7 +90,7 @@ class PriorDistribution(ABC):
 
     @property
     def rows(self) -> int:
-        """How many rows the prior adds: none if it consists of bounds."""
+        """Number of rows that the prior adds: none if it consists of bounds."""
         return 1
 
     @property
@@ -99,11 +99,11 @@ class PriorDistribution(ABC):
         return type(self).__name__.removesuffix("Prior")
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments; empty if nothing is."""
+        """Check the arguments and return the error messages; empty if they are valid."""
         return []
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what JSON and fingerprints get."""
+        """Return the plain data for JSON and fingerprints."""
         return {"prior": self.kind, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
 
     def __repr__(self) -> str:
@@ -174,7 +174,7 @@ class ScaledPrior(PriorDistribution):
         return (-inf if self.on == "value" else 0.0), inf
 
     def on_mistakes(self) -> list[str]:
-        """Say what is wrong with `on`."""
+        """Check `on` and return the error messages."""
         wrong = not is_one_of(self.on, "value", "log", "log10")
         return [f"on is {text(self.on)}; choose 'value', 'log' or 'log10'"] if wrong else []
 
@@ -184,13 +184,13 @@ def _exp(z: float) -> float:
 
 
 def is_finite(given: Any) -> bool:
-    """Tell whether something is a finite number."""
+    """Check whether a value is a finite number."""
     number = real(given)
     return number is not None and isfinite(number)
 
 
 def is_positive(given: Any) -> bool:
-    """Tell whether something is a finite number above 0."""
+    """Check whether a value is a finite number above 0."""
     return is_finite(given) and float(given) > 0.0
 
 
@@ -236,7 +236,7 @@ class Normal(ScaledPrior):
         return log(self.deviation) + 0.5 * log(2.0 * pi)
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         wrong = not is_finite(self.mean) or not is_positive(self.deviation)
         return [*(["give Normal(mean, deviation), deviation positive"] if wrong else []), *self.on_mistakes()]
 
@@ -290,7 +290,7 @@ class LogNormalPrior(PriorDistribution):
         return 0.0, inf
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         right = is_finite(self.mean) and is_positive(self.deviation)
         return [] if right else ["give LogNormal(mean, deviation) of the logarithm, deviation positive"]
 
@@ -349,7 +349,7 @@ class UniformPrior(ScaledPrior):
         return 0
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         right = is_finite(self.lower) and is_finite(self.upper) and self.lower < self.upper
         return [
             *([] if right else ["give Uniform(lower, upper), lower < upper, both finite"]),
@@ -419,7 +419,7 @@ class Gamma(PriorDistribution):
         return self.shape > 1.0
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         right = is_finite(self.shape) and self.shape >= 1.0 and is_positive(self.scale)
         remedy = "give Gamma(shape, scale), shape at least 1 (below, the density is infinite at 0), scale positive"
         return [] if right else [remedy]
@@ -493,7 +493,7 @@ class Beta(PriorDistribution):
         return self.a > 1.0 or self.b > 1.0
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         right = all(is_finite(v) for v in (self.a, self.b, self.lower, self.upper))
         right = right and self.a >= 1.0 and self.b >= 1.0 and self.lower < self.upper
         remedy = "give Beta(a, b, lower=0, upper=1), a and b at least 1 (below, the density is infinite at an end)"
@@ -569,7 +569,7 @@ class Truncated(PriorDistribution):
         return self.prior.rows
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         given: Any = self.prior
         if not isinstance(given, PriorDistribution):
             return [f"Truncated holds {text(given)}; give a prior such as Normal(mean, deviation)"]
@@ -583,7 +583,7 @@ class Truncated(PriorDistribution):
 
 
 def prior_mistakes(what: str, prior: Any) -> list[str]:
-    """Say what is wrong with the prior of something."""
+    """Check the prior of `what` and return the error messages."""
     if prior is None:
         return []
     if not isinstance(prior, PriorDistribution):
@@ -592,7 +592,9 @@ def prior_mistakes(what: str, prior: Any) -> list[str]:
 
 
 def start_mistakes(what: str, starts: Any, lower: Any, upper: Any) -> list[str]:
-    """Say what is wrong with the distribution from which starts of something are drawn, within its bounds."""
+    """Check the distribution from which starts of `what` are drawn, within its bounds, and return the error
+    messages.
+    """
     if starts is None:
         return []
     if not isinstance(starts, PriorDistribution):
@@ -604,7 +606,7 @@ def start_mistakes(what: str, starts: Any, lower: Any, upper: Any) -> list[str]:
 
 
 def contradictions(what: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
-    """Say where a prior contradicts the bounds, or the guess, of what it is on."""
+    """Check a prior against the bounds and the guess of its quantity, and return the error messages."""
     if prior is None:
         return []
     low, high = prior.support

@@ -1,4 +1,4 @@
-"""What is said of several quantities, or of expressions of them, beforehand: entries of ``Problem(priors=...)``."""
+"""Priors on several quantities or on expressions in quantities: entries of ``Problem(priors=...)``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Belief(Picklable):
 
     @property
     def label(self) -> str:
-        """What it is on, in words."""
+        """Label of the quantity or expression."""
         return f"'{self.what}'" if isinstance(self.what, str) else text(self.what).removeprefix("SX(").removesuffix(")")
 
 
@@ -63,13 +63,13 @@ class JointNormal:
 
     @property
     def label(self) -> str:
-        """What it is on, in words."""
+        """Label of the joint prior, with the names of its quantities."""
         shown = self.names if len(self.names) <= 4 else (*self.names[:3], "...")
         return f"the joint prior on {', '.join(shown)}"
 
 
 def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> JointNormal:
-    """Say that several quantities are normally distributed together.
+    """Declare a joint normal prior on several quantities.
 
     Parameters
     ----------
@@ -148,12 +148,12 @@ class Penalty:
 
     @property
     def label(self) -> str:
-        """What it is on, in words."""
+        """Label of the penalty, with the names of its quantities."""
         return f"the penalty on {', '.join(self.names)}"
 
 
 def tikhonov(names: Any, weight: float, *, towards: Any = "guess", on: str = "value") -> Penalty:
-    """Pull quantities towards values: ``1/2 weight (value - towards)^2`` is added to what is minimised.
+    """Shrink quantities towards values: the penalty ``1/2 weight (value - towards)^2`` is added to the cost.
 
     That is a normal prior of mean `towards` and deviation ``weight**-0.5``, as an entry of ``Problem(priors=...)``.
 
@@ -188,7 +188,8 @@ def tikhonov(names: Any, weight: float, *, towards: Any = "guess", on: str = "va
 
 
 def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value") -> Penalty:
-    """Choose quantities: ``weight |value - towards|`` is added to what is minimised, so that most of them stay there.
+    """Select quantities: the penalty ``weight |value - towards|`` is added to the cost and keeps most values at
+    `towards`.
 
     A quantity leaves `towards` only where half of chi2 falls by more than `weight` per unit; the others end exactly
     there, and the message of the result says which.  Those that leave are pulled back by weight * variance: for
@@ -274,7 +275,7 @@ Priors = Mapping[Any, "PriorDistribution"] | Entry | Sequence["Mapping[Any, Prio
 
 
 def read_entries(given: Any, mistakes: list[str]) -> tuple[Entry, ...]:
-    """Read what was given as priors: ``{name or expression: prior}``, a joint prior, a penalty, or a list of these."""
+    """Read `priors`: ``{name or expression: prior}``, a joint prior, a penalty, or a list of such entries."""
     if given is None:
         return ()
     if isinstance(given, (Belief, JointNormal, Penalty)):

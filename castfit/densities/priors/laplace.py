@@ -86,7 +86,7 @@ class LaplacePrior(_AboutMean):
         return self.natural(self.mean)
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Check the arguments and return the error messages."""
         wrong = not is_finite(self.mean) or not is_positive(self.scale)
         return [*(["give Laplace(mean, scale), scale positive"] if wrong else []), *self.on_mistakes()]
 

@@ -35,7 +35,9 @@ _FIT = 0.3  # of the time, at most
 @brief
 @dataclass(frozen=True, repr=False)
 class CheckLine:
-    """One check by its name: fine, None if it could not be made; what was found, and what to do, empty if nothing."""
+    """Result of one check: fine, or None if the check was not possible; the finding; and advice, empty if none is
+    needed.
+    """
 
     name: str
     fine: bool | None
@@ -44,7 +46,7 @@ class CheckLine:
 
     @property
     def mark(self) -> str:
-        """What stands in the margin."""
+        """Label at the start of the line."""
         return {True: "fine", False: "LOOK", None: "-"}[self.fine]
 
     def __str__(self) -> str:
@@ -55,7 +57,7 @@ class CheckLine:
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class Checkup(Tabled):
-    """What `doctor` found; ``print`` shows a line per check.
+    """Result of `doctor`; ``print`` shows a line per check.
 
     Attributes
     ----------
@@ -90,7 +92,7 @@ class Checkup(Tabled):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, in the order of the lines."""
+        """Recommended actions, in the order of the lines."""
         return tuple(f"{line.name}: {line.advice or line.sentence}" for line in self.lines if line.fine is False)
 
     def __getitem__(self, name: str) -> CheckLine:

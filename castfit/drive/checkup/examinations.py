@@ -1,4 +1,4 @@
-"""What a careful person tries before believing a fit, one function each; `EXAMINATIONS` at the end gives their order.
+"""Checks of a fit and its problem, one function each; `EXAMINATIONS` at the end gives their order.
 
 Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`unknown`).
 """
@@ -70,18 +70,18 @@ def fine(sentence: str) -> Finding:
 
 
 def look(sentence: str, advice: str = "") -> Finding:
-    """Find what needs a look."""
+    """Return a finding that needs attention."""
     return False, sentence, advice
 
 
 def unknown(sentence: str) -> Finding:
-    """Say why nothing was found."""
+    """Return a finding for a check that could not be made, with the reason."""
     return None, sentence, ""
 
 
 @dataclass(frozen=True, eq=False)
 class Patient:
-    """What is examined: a problem at theta, its fit, how the user asked to fit, and the seconds that are left."""
+    """Subject of the checks: a problem at theta, its fit, the user's method, and the remaining seconds."""
 
     problem: Posable
     posed: Posed
@@ -99,7 +99,7 @@ class Patient:
 
     @property
     def where(self) -> str:
-        """Where things are evaluated, in words."""
+        """Name of the point of evaluation, in words."""
         return "at the estimate" if self.result.success else "at the guess"
 
     @property
@@ -108,7 +108,9 @@ class Patient:
         return magnitudes_of(self.posed, self.theta, self.options)
 
     def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> Responses | None:
-        """Return what one experiment measures, when it does, with sensitivities; None where integration fails."""
+        """Return the outputs of one experiment at its measurement times, with sensitivities; None if integration
+        fails.
+        """
         outputs = [n for n, of in zip(self.posed.outputs, condition.observed, strict=True) if of is not None]
         return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
 
@@ -254,7 +256,7 @@ def _ratio(value: float, guess: float) -> float:
 
 
 def stiff(patient: Patient) -> Finding:
-    """Ask how stiff the model is, and whether it grows."""
+    """Check whether the integrator suits the stiffness of the model, and whether perturbations grow."""
     try:
         found = stiffness(patient.problem, patient.theta).values()
     except (SimulationError, InputError, np.linalg.LinAlgError, ValueError) as error:
@@ -275,7 +277,7 @@ def stiff(patient: Patient) -> Finding:
 
 
 def redundant(patient: Patient) -> Finding:
-    """Find what no data of these outputs could tell."""
+    """Find parameter combinations that no data of these outputs could determine."""
     bare = structure(patient.posed, patient.theta, patient.rng, patient.options, wanted=lambda: patient.left() > 0)
     if bare.rank < 0:
         return unknown(bare.sentence)
@@ -323,7 +325,9 @@ def symmetric(patient: Patient) -> Finding:
 
 
 def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array) -> bool:
-    """Tell whether a quantity moves the outputs at all; parameters of the noise do not, and none is another's twin."""
+    """Check whether changing a quantity changes the outputs (noise parameters do not); True if they cannot be
+    computed.
+    """
     moved = theta.copy()
     moved[j] = another[j]
     other = _outputs(patient, moved)
@@ -345,7 +349,7 @@ def _outputs(patient: Patient, theta: Array) -> Array | None:
 
 
 def practical(patient: Patient) -> Finding:
-    """Say what these data leave open."""
+    """Check which quantities these data do not determine, or determine poorly."""
     found = patient.result
     if not found.success:
         return unknown("not known without a fit.")
@@ -359,7 +363,7 @@ def practical(patient: Patient) -> Finding:
 
 
 def residuals(patient: Patient) -> Finding:
-    """Say what is shown or suspected of the residuals, and whether single values decide."""
+    """Check the residual diagnostics for problems."""
     if not patient.result.success:
         return unknown("not known without a fit.")
     said = patient.result.diagnostics
@@ -436,7 +440,7 @@ def other_transcriptions(patient: Patient) -> Finding:
 
 
 def _too_large(patient: Patient) -> str:
-    """Say what collocation would take, where that is more time or memory than there is; else nothing."""
+    """Return a note if collocation was not tried because of its estimated time or memory, else an empty string."""
     cost, found = prices(Prospect.of(patient.posed, patient.theta)), patient.result
     times, memory = cost["collocation"].seconds / cost["single"].seconds, cost["collocation"].memory
     longer = found.transcription.startswith("single") and times * found.time > patient.patience
@@ -446,7 +450,7 @@ def _too_large(patient: Patient) -> str:
 
 
 def _distance(one: Result, other: Result) -> float:
-    """Return by how many standard errors estimates differ, at most; of what is not determined nothing is asked."""
+    """Return the largest difference of estimates in standard errors, over quantities with known standard errors."""
     errors = np.array([one.standard_errors[n] for n in one.names])
     values = np.array([[r.values[n] for n in one.names] for r in (one, other)])
     known = np.isfinite(errors) & (errors > 0.0)
@@ -454,7 +458,7 @@ def _distance(one: Result, other: Result) -> float:
 
 
 def _lower(other: Result, found: Result) -> bool:
-    """Tell whether another optimum is better by more than errors of fits: in units of the likelihood, per datum."""
+    """Check whether another optimum is better by more than the errors of the fits, per datum in log-likelihood."""
     return bool(found.cost - other.cost > _BETTER * max(found.n_data, 1) * 0.5)
 
 

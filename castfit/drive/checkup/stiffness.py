@@ -60,7 +60,7 @@ _UNSTABLE = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits th
 @brief
 @dataclass(frozen=True, eq=False)
 class Stiffness:
-    """How stiff a model is along a trajectory.
+    """Result of a stiffness analysis of a model along a trajectory.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What to measure next: designs of experiments, and how far each can be from the best.
+"""Optimal design of experiments: choice of the next measurements, with bounds on the loss to the best design.
 
 What is known (a fit, guesses, a sample) and `Candidate`s come in, a `Design` comes out: what to measure, how well
 everything is known afterwards, and a bound on what any other design could reach.  `criteria` says what is made small,

@@ -1,4 +1,4 @@
-"""The best choices: weights are projected out, so that what is left is a function of the choices alone.
+"""Optimisation of the choices of a design; the weights of samples are projected out by an inner convex problem.
 
     F(d) = min_w f(M(w, d)),    M(w, d) = M0 + sum_i w_i J_i(d)' J_i(d)
 
@@ -110,7 +110,7 @@ class ChoiceSearch:
 
     @cached_property
     def place(self) -> dict[str, Index]:
-        """Where each choice stands in z, by name."""
+        """Indices in z of each choice, by name."""
         ends = np.cumsum([0, *(c.pieces for c in self.choices)]).tolist()
         return {c.name: np.arange(i, i + c.pieces) for c, i in zip(self.choices, ends[:-1], strict=True)}
 
@@ -138,13 +138,13 @@ class ChoiceSearch:
 
     @cached_property
     def _samples(self) -> list[tuple[Array, Array]]:
-        """Theta, and what is known without any candidate, at each sample."""
+        """Pairs of theta and the information without any candidate, one for each sample, in the criterion's order."""
         samples, own = range(len(self.known.thetas)), np.ix_(self.order, self.order)
         return [(self.known.theta(s), self.known.known(s)[own]) for s in samples]
 
     @cached_property
     def _whole(self) -> Any:
-        """What relations of choices have left, as a function of z, with its derivatives."""
+        """CasADi function of z: slacks of the relations between choices, and their Jacobian."""
         z, (low, high), left = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
         numbers = {n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])] for n, i in self.place.items() if i.size == 1}
         for c in (one for one in self.constraints if not _on_course(one)):
@@ -159,12 +159,12 @@ class ChoiceSearch:
         return {name: d[place] for name, place in self.place.items()}
 
     def _own(self, k: int, z: Array) -> tuple[Index, Array]:
-        """Return where the choices of candidate k stand in z, and d."""
+        """Return the indices in z of the choices of candidate k, and their values d."""
         names, numbers = [c.name for c in self.graphs[k].choices], self.numbers(z)
         return np.concatenate([self.place[n] for n in names]), np.concatenate([numbers[n] for n in names])
 
     def rows(self, z: Array, s: int, k: int) -> Array:
-        """Return what candidate k tells at sample s, (n, n_outputs, 2, n_u)."""
+        """Return the information rows of candidate k at sample s, (n, n_outputs, 2, n_u)."""
         if k not in self.graphs:
             return self.bought.values[s][k].rows[..., self.order]
         return self.graphs[k].rows(self._samples[s][0], self._own(k, z)[1]) @ self._relative
@@ -184,7 +184,7 @@ class ChoiceSearch:
 
     @cached_property
     def finer(self) -> ChoiceSearch:
-        """The same with twice as many steps."""
+        """Copy of the search with twice as many integration steps."""
         return replace(self, steps=2 * self.steps)
 
     def value(self, z: Array, counts: Array | None = None, *, sloped: bool = True) -> tuple[float, Array]:
@@ -225,7 +225,7 @@ class ChoiceSearch:
 
     @cached_property
     def _place_of(self) -> list[Index]:
-        """Where in the counts each value (n, n_outputs) of each candidate is, behind them if it is measured anyway."""
+        """Index in the counts of each value (n, n_outputs) of each candidate; one past the end for fixed candidates."""
         bought, found = self.bought, list["Index"]()
         for k, (c, values) in enumerate(zip(self.said, bought.values[0], strict=True)):
             place = np.full((values.times.size, len(values.outputs)), bought.candidate.size)
@@ -236,14 +236,14 @@ class ChoiceSearch:
         return found
 
     def _offers(self, every: list[list[Array]]) -> Offers:
-        """Return what can be bought where candidates tell rows, of each sample and candidate."""
+        """Build the offers from the information rows of each sample and candidate."""
         pairs = zip(self.bought.values, every, strict=True)
         values = [[replace(one, rows=rows) for one, rows in zip(*of, strict=True)] for of in pairs]
         J, M0 = offered(self.known, values, np.array([M for _, M in self._samples]))
         return replace(self.bought.offers, J=J, M0=M0)
 
     def held(self, z: Array) -> tuple[Array, Array]:
-        """Return what constraints have left, (n,), and its derivatives by z (n, n_z)."""
+        """Compute the slacks of all constraints, (n,), and their derivatives by z, (n, n_z)."""
         found: list[Any] = [self._whole.call([z])]
         for k, graph in self.graphs.items():
             place, d = self._own(k, z)
@@ -286,7 +286,8 @@ class ChoiceSearch:
         return best[0], best[1]
 
     def starts(self, count: int, rng: np.random.Generator) -> list[Array]:
-        """Return where to begin: the middle, what the experiment was like, both ends, then corners and random points.
+        """Return starting points: the middle, the values of the base experiments, both bounds, then corners and
+        random points.
 
         Of three more one is a corner in which inputs are pulses, early or late, one any corner, and one any point.
         """
@@ -302,7 +303,9 @@ class ChoiceSearch:
         return found[:count]
 
     def _old(self) -> Array:
-        """Return what the experiment that a candidate is like had in the place of choices, else the middle."""
+        """Return z with the values of the base experiments in the place of choices, and the middle where there are
+        none.
+        """
         z, (low, high) = np.full(self.bounds[0].size, 0.5), self.bounds
         experiments, model = {e.name: e for e in self.known.problem.experiments}, self.known.problem.own_model
         for said in (self.said[k] for k in self.graphs):
@@ -383,14 +386,16 @@ class TrustedSearch:
             z = z if within == _ROUGHLY else end[1]
 
     def _steady(self, z: Array, within: float) -> bool:
-        """Tell whether twice the steps tell the same at z, or are too many; else take these from now on."""
+        """Check whether twice the steps give the same rows at z, or the step limit is reached. If not, double the
+        steps.
+        """
         if self.search.steps >= _MOST_STEPS or self.search.unsteady(z) <= within:
             return True
         self.search = self.search.finer
         return False
 
     def improved(self, end: End, rng: np.random.Generator) -> End:
-        """Return what is found from beside a local optimum, as long as that is better."""
+        """Improve a local optimum by local searches from points beside it, as long as the value decreases."""
         for _ in range(_AGAIN):
             near = sorted(
                 (self.search.value(y, sloped=False)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng))
@@ -403,7 +408,9 @@ class TrustedSearch:
         return end
 
     def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float], tuple[Knowledge, Purchases]]:
-        """Search from all starts, and beside the best ends; return what was found, and how far starts stayed off."""
+        """Search from all starts and beside the best local optima. Return z, the excess of each start, and the model
+        at z.
+        """
         middle = np.full(self.search.bounds[0].size, 0.5)
         while self.search.apart(self.search.bought, middle) > _ROUGHLY and self.search.steps < _MOST_STEPS:
             self.search = self.search.finer
@@ -430,7 +437,7 @@ class TrustedSearch:
 
 
 def _kept(known: Knowledge, search: ChoiceSearch) -> list[str]:
-    """Say how far the integrated model keeps constraints along its course, at the estimate."""
+    """Return a remark for each path constraint: whether the integrated model satisfies it at the estimate."""
     found: list[str] = []
     for k, c in [(i, one) for i in search.graphs for one in search.along(i)]:
         label, last = known.labels[k], float(search.said[k].times[-1])

@@ -1,4 +1,4 @@
-"""What could be measured, as users say it: experiments that might be done, their times, outputs and costs."""
+"""Candidate experiments as users specify them: times, outputs and costs."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Candidate:
             object.__setattr__(self, key, value)
 
     def sigma_of(self, output: str) -> Any:
-        """Return what is said of the accuracy of an output; None if nothing is."""
+        """Return the specified accuracy of an output, or None if none is specified."""
         said: Mapping[str, Any] = self.sigma or {}
         return said.get(output, said.get("", None))
 
@@ -206,13 +206,13 @@ class Candidate:
         return tuple(dict.fromkeys(n for n in named if n))
 
     def cost_of(self, output: str) -> float:
-        """Return what one purchase costs."""
+        """Return the cost of one purchase of an output."""
         costs: dict[str, float] | float = self.cost
         return costs.get(output, 1.0) if isinstance(costs, dict) else costs
 
 
 def _by_output(what: str, given: Any, mistakes: list[str]) -> dict[str, Any]:
-    """Read something of each output, or of all of them, "" here."""
+    """Read a value for each output; a single value for all outputs gets the empty string as its key."""
     return named(what, given, mistakes) if isinstance(given, Mapping) else {"": given}
 
 

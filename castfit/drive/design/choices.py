@@ -1,4 +1,4 @@
-"""What a design chooses besides samples: initial states, inputs, doses and their times, as symbols in candidates.
+"""Choices of a design besides samples: initial states, inputs, doses and their times, as symbols in candidates.
 
 A choice is a CasADi symbol, so that it may stand in any expression, and in several places at once: a dose d in the
 morning and 100 - d in the evening.  A graph carries nothing but symbols, so what each may be is remembered here.
@@ -41,7 +41,7 @@ class DesignChoice:
 
     @property
     def name(self) -> str:
-        """Of its symbol."""
+        """Name of the symbol."""
         return self.symbol.name()
 
     @property
@@ -51,7 +51,7 @@ class DesignChoice:
 
 
 def choose(low: float, high: float, *, pieces: int = 1) -> Any:
-    """Let `design` choose a number of a candidate: an initial state, an input, a dose, a time.
+    """Create a symbol for a number that `design` chooses: an initial state, an input, a dose or a time.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def choices_of(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[De
 
 
 def edges_of(candidate: Candidate, value: Any, start: float) -> Array:
-    """Return where the pieces of an input begin, and the last one ends, (n + 1,)."""
+    """Return the edges of the pieces of an input, (n + 1,)."""
     pieces = max((c.pieces for c in choices_in([value])), default=1)
     return np.linspace(start, max(float(candidate.times[-1]), start + 1e-300), pieces + 1)
 
@@ -181,7 +181,7 @@ def _each(values: Mapping[str, Any], of: Callable[[Any], Any]) -> dict[str, Any]
 
 
 def chosen_in(candidate: Candidate, numbers: Mapping[str, Array]) -> dict[str, Any]:
-    """Return what is chosen where: a number, or (pieces,) of an input."""
+    """Return the chosen values by their place: a number, or (pieces,) for a piecewise input."""
     found: dict[str, Any] = {}
     for where, value in places_of(candidate).items():
         size = max(c.pieces for c in choices_in([value]))

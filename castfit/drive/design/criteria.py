@@ -1,4 +1,5 @@
-"""What makes a design good: convex functions of the information M, to be minimised, with all that a Newton step needs.
+"""Optimality criteria of designs: convex functions of the information M to be minimised, with derivatives for Newton
+steps.
 
 Notation
 --------
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Tangent:
-    """A criterion at M: its value, what is smoothed for a step, and the tangent that bounds it from below.
+    """Value of a criterion at M, its smoothed value for a step, and the tangent that bounds it from below.
 
     value : f itself;  smooth : the function that is minimised, f but for E
     G (n, n);  offset : see the module
@@ -54,7 +55,7 @@ class InformationCriterion(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What people call it."""
+        """Name of the criterion."""
 
     @abstractmethod
     def values(self, M: Array) -> Array:
@@ -134,7 +135,9 @@ class ACriterion(InformationCriterion):
         return np.where(regular, squares, np.inf)
 
     def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
-        """Return it with the rows  V_i = sqrt 2 (L^-1 J_i') (J_i M^-1 K)."""
+        """Compute the tangent at M, with the rows V_i = sqrt 2 (L^-1 J_i') (J_i M^-1 K). Return None if M is
+        singular.
+        """
         L = _cholesky(M)
         if L is None:
             return None
@@ -169,7 +172,9 @@ class ECriterion(InformationCriterion):
         return np.asarray(-np.linalg.eigvalsh(M)[..., 0], dtype=float)
 
     def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
-        """Return it smoothed: t solves  nu tr (M - t I)^-1 = 1  and has left the Hessian by  d = svec((M - t I)^-1)."""
+        """Compute the smoothed tangent: t solves nu tr (M - t I)^-1 = 1 and is eliminated from the Hessian by d =
+        svec((M - t I)^-1).
+        """
         values, U = np.linalg.eigh(M)
         if not np.isfinite(values).all() or values[0] <= 0.0:
             return None
@@ -210,7 +215,9 @@ def _below(above: Array, nu: float) -> float:
 
 
 def standard_deviations(M: Array) -> Array:
-    """Return the standard deviations (S, n) of informations (S, n, n); huge ones of what is hardly known."""
+    """Compute standard deviations (S, n) from informations (S, n, n); they are huge for nearly undetermined
+    quantities.
+    """
     size = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
     inverse = np.linalg.inv(M / (size[:, :, None] * size[:, None, :]))
     return np.sqrt(np.abs(np.diagonal(inverse, axis1=1, axis2=2))) / size
@@ -232,7 +239,7 @@ def _cholesky(M: Array) -> Array | None:
 
 
 def _factors(M: Array) -> tuple[Array, Mask]:
-    """Return Cholesky factors of matrices (..., n, n), and which of them are positive definite, (...)."""
+    """Compute Cholesky factors of matrices (..., n, n), and a mask of the positive definite ones, (...)."""
     flat = M.reshape(-1, *M.shape[-2:])
     try:
         return np.asarray(np.linalg.cholesky(M), dtype=float), np.ones(M.shape[:-2], dtype=np.bool_)

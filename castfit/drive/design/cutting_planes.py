@@ -112,7 +112,9 @@ def sharpened(goal: DesignGoal, offers: Offers, found: RelaxedDesign, few: Index
 
 
 def _cuts(M: Array, t: Array) -> tuple[Index, Array]:
-    """Return which samples' eigenvectors (K,), (K, n) of M (S, n, n) are planes: of values near t (S,) or below."""
+    """Return the sample indices (K,) and eigenvectors (K, n) of M (S, n, n) that become planes: eigenvalues near t
+    (S,) or below.
+    """
     values, vectors = np.linalg.eigh(M)
     return _chosen(values < (t + _NEAR * np.abs(t))[:, None], vectors)
 

@@ -61,7 +61,7 @@ _NOTHING = 1e-9  # of a criterion: what changes it by less tells nothing
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class VarianceOf:
-    """What is to be known well; create it with `variance_of`.
+    """Quantities, expressions or predictions whose variance a design makes small; create it with `variance_of`.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class VarianceOf:
 
 
 def variance_of(*what: Any) -> VarianceOf:
-    """Say that a design should make the variance of something small, or the sum of several variances.
+    """Create a criterion: the variance of a quantity, an expression or a prediction, or the sum of several variances.
 
     Parameters
     ----------
@@ -403,7 +403,9 @@ def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> 
 
 
 def _gradient(known: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
-    """Return how something moves with relative changes, (n_u,)."""
+    """Compute the derivatives of a quantity, expression or prediction by relative changes, (n_u,). Return None after
+    a mistake.
+    """
     if not isinstance(what, OutputAt) or known.subjects:
         return known.gradient(what, mistakes)
     names = [e.name for e in known.problem.experiments]
@@ -453,7 +455,7 @@ def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, orde
 
 
 def _matter(criterion: InformationCriterion, n: int) -> Mask:
-    """Return which entries a criterion must know, in its order."""
+    """Return a mask of the entries that a criterion must determine, in its order."""
     if isinstance(criterion, DCriterion):
         return np.arange(n) >= criterion.nuisance
     if isinstance(criterion, ACriterion):
@@ -462,7 +464,7 @@ def _matter(criterion: InformationCriterion, n: int) -> Mask:
 
 
 def _require_reached(known: Knowledge, goal: DesignGoal, offers: Offers, counts: Array, *, exact: bool) -> None:
-    """Refuse a budget that buys less than what is asked."""
+    """Raise an InputError if the counts do not determine the quantities that the criterion needs."""
     matters = _matter(goal.criterion, len(known.names))
     lost = matters & (standard_deviations(offers.information(counts)).max(axis=0) > UNKNOWN)
     if isinstance(goal.criterion, ACriterion) and goal.criterion.K.shape[1] == 1:

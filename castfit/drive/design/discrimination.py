@@ -70,7 +70,7 @@ class Discrimination:
 
 
 def discriminate(*rivals: Result | Problem) -> Discrimination:
-    """Say that a design should tell the model from rivals, however well these are fitted to what it predicts.
+    """Create a criterion: discriminate the model from rivals that are fitted to its predictions.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class _Rival:
 
     @cached_property
     def _predicted(self) -> dict[str, Responses]:
-        """What the known model predicts of the values that are there, by experiment."""
+        """Predictions of the known model at the measured times, by experiment."""
         known = self.known
         return {
             c.name: known.predicted(known.posed, c, np.unique(c.points.times), known.estimate, known.posed.outputs)
@@ -334,7 +334,7 @@ def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Gener
 
 
 def _computed(known: Knowledge, k: int) -> bool:
-    """Tell whether the spread of an output of candidate k moves with the quantities."""
+    """Check whether the spread of an output of candidate k depends on the quantities."""
     candidate = known.candidates[k]
     every = (known.observed(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
     return any(of is not None and of.computed for of in every)

@@ -33,7 +33,8 @@ _BETTER = 1e-10  # of a variance, or of its logarithm
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Where candidates stand: those of one `line` (N,) differ in `time` (N,) only, by at least `spacing` (N,) if used.
+    """Positions of candidates: those of one `line` (N,) differ in `time` (N,) only; used ones are at least `spacing`
+    (N,) apart.
 
     group (N,) : lines of one sample, of which several outputs may be measured at the same time
     """
@@ -44,7 +45,9 @@ class Positions:
     spacing: Array
 
     def too_near(self, used: Index) -> Mask:
-        """Tell which candidates stand too near to those that are used."""
+        """Return a mask of the candidates closer in time to a used one than their spacing; other outputs at its time
+        are allowed.
+        """
         found = np.zeros(self.line.size, dtype=bool)
         for k in used:
             near = (self.group == self.group[k]) & (np.abs(self.time - self.time[k]) < self.spacing * (1 - 1e-9))
@@ -120,7 +123,9 @@ class _Exchange:
     at: Positions
 
     def better(self, one: float, other: float) -> bool:
-        """Tell whether one value is less than another by more than rounding; a variance has a unit."""
+        """Check whether one value is below another by more than rounding; the margin is relative unless the
+        criterion is logarithmic.
+        """
         unit = 1.0 if self.goal.criterion.logarithmic or not np.isfinite(other) else abs(other)
         return one < other - _BETTER * unit
 
@@ -153,7 +158,7 @@ class _Exchange:
         return self.filled(counts)
 
     def _possible(self, counts: Array) -> Mask:
-        """Tell which candidates one more may be bought of."""
+        """Return a mask of the candidates of which one more can be bought."""
         offers = self.offers
         left = offers.b - offers.A @ counts
         free = np.all(left[:, None] * (1 + 1e-9) + 1e-12 >= offers.A, axis=0) & (counts + 1 <= offers.u + 1e-9)

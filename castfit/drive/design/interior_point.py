@@ -52,14 +52,14 @@ _STALLED = 12  # steps without a smaller gap
 
 
 def afforded(A: Array, b: Array) -> Array:
-    """Return how often each candidate alone can be bought, (N,): of b (m,) one takes A (m, N)."""
+    """Compute the largest affordable count of each candidate alone, (N,), from costs A (m, N) and budgets b (m,)."""
     with np.errstate(divide="ignore"):
         return np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Offers:
-    """What can be bought: the candidates as rows, and what they cost.
+    """Candidates that can be bought, as information rows, with their costs and budgets.
 
     J (S, N, k, n) : rows of each candidate at each of S samples of the quantities, in relative changes
     M0 (S, n, n) : what is known without them
@@ -91,7 +91,7 @@ class Offers:
         return replace(self, J=self.J[:, kept], A=self.A[:, kept], u=self.u[kept], price=self.price[kept])
 
     def ordered(self, order: Index) -> Offers:
-        """Return the same with the quantities in another order."""
+        """Return the offers with the quantities in another order."""
         return replace(self, J=self.J[..., order], M0=self.M0[:, order][:, :, order])
 
     @property
@@ -101,7 +101,7 @@ class Offers:
         return cap if self.fits(cap) and not self.price.any() else None
 
     def fits(self, w: Array) -> bool:
-        """Tell whether a design is within all budgets."""
+        """Check whether weights satisfy all budgets and upper limits."""
         return bool(np.all(self.A @ w <= self.b * (1 + 1e-9) + 1e-12) and np.all(w <= self.u + 1e-9))
 
 
@@ -117,7 +117,7 @@ class DesignGoal:
     b: float = 30.0
 
     def values(self, M: Array) -> Array:
-        """Return what is to be small, of informations (..., S, n, n), prices apart."""
+        """Compute the objective at informations (..., S, n, n), without prices."""
         each = self.criterion.values(M)
         return each.mean(-1) if self.best is None else (each - self.best).max(-1)
 
@@ -128,7 +128,7 @@ class DesignGoal:
 
 @dataclass(frozen=True, eq=False)
 class GoalTangent:
-    """What a step needs of a goal at w: value, smoothed value, gradient g (N,), V (N, r), h (N,) and offset."""
+    """Tangent of a goal at w: value, smoothed value, gradient g (N,), V (N, r), h (N,) and offset."""
 
     value: float
     smooth: float
@@ -147,7 +147,7 @@ def _tangents(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> list[Tan
 
 
 def _together(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
-    """Return how much each sample counts, (S,), and the smoothed goal."""
+    """Return the weight of each sample, (S,), and the smoothed goal."""
     if goal.best is None:
         return np.full(smooth.size, 1.0 / smooth.size), float(smooth.mean())
     behind = goal.b * (smooth - goal.best)
@@ -179,7 +179,7 @@ def tangent(goal: DesignGoal, offers: Offers, w: Array, nu: float, *, curved: bo
 
 @dataclass(frozen=True, eq=False)
 class RelaxedDesign:
-    """The best weights, and what is certain of all others.
+    """Optimal weights, and a lower bound of the value of all designs.
 
     w (N,), value : f there;  bound : no design has less
     sensitivity (N,) : h_i, what a little more of a candidate is worth;  y (m,) : what budgets are worth
@@ -337,7 +337,9 @@ def _solved(
 
 
 def _scale(goal: DesignGoal, value: float) -> float:
-    """Return the unit of the gap: 1 of a logarithm, and of what is relative to its best; else the value itself."""
+    """Return the unit of the gap: 1 for logarithms and for goals relative to the best values, else the size of the
+    value.
+    """
     return 1.0 if goal.criterion.logarithmic or goal.best is not None else abs(value) or 1.0
 
 
@@ -365,7 +367,7 @@ def tangent_value(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> floa
 
 
 def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
-    """Return how to solve  (diag + V V') X = R  by whichever of two ways is smaller: N x N, or Woodbury's (1950)."""
+    """Return a solver of (diag + V V') X = R by the smaller of two factorizations: N x N, or Woodbury's (1950)."""
     N, r = V.shape
     scaled = V / diagonal[:, None]
     back: Any = cho_solve
@@ -401,6 +403,6 @@ def _solve(matrix: Array, right: Array) -> Array:
 
 
 def _reach(x: Array, dx: Array) -> float:
-    """Return how far along dx the positive x may go, at most 1."""
+    """Return the step length along dx, at most 1, that keeps x positive."""
     falling = dx < 0
     return min(1.0, _BOUNDARY * float(np.min(-x[falling] / dx[falling], initial=np.inf)))

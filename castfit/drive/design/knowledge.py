@@ -1,4 +1,4 @@
-"""What is known before, and what candidates would tell: rows of Fisher's information in relative changes.
+"""Prior information, and the information of candidates: rows of the Fisher information in relative changes.
 
 Every candidate is an experiment of an extended problem, whose quantities are those of the problem and, where it begins
 from free initial states or has local parameters, own ones.  A value with prediction mu and spread s brings the rows
@@ -126,7 +126,9 @@ class Knowledge:
 
     @cached_property
     def absolute(self) -> frozenset[str]:
-        """Those whose standard deviations are as they are, not relative to the values: these are 0."""
+        """Names of quantities with absolute rather than relative standard deviations: those that are 0 and not in
+        log scale.
+        """
         every = zip(self.posed.names, self.estimate, self.posed.log, strict=True)
         return frozenset(n for n, value, log in every if value == 0.0 and not log)
 
@@ -137,21 +139,21 @@ class Knowledge:
 
     @property
     def subjects(self) -> bool:
-        """Whether what is bought are subjects of a population."""
+        """Whether purchases are subjects of a population; False here."""
         return False
 
     def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
-        """Say what is to be done with subjects that are bought: there are none."""
+        """Describe the measurements of bought subjects. Raise NotImplementedError, as there are none here."""
         raise NotImplementedError
 
     @property
     def among(self) -> str:
-        """Which designs a certificate speaks of."""
+        """Description of the set of designs that a certificate covers."""
         return "these candidates and times"
 
     @cached_property
     def wanted(self) -> Mask:
-        """Which of the n_u are quantities of the problem, (n_u,)."""
+        """Mask of the n_u that are quantities of the problem, (n_u,)."""
         found = np.zeros(len(self.names), dtype=bool)
         found[self.of] = True
         return found
@@ -169,7 +171,9 @@ class Knowledge:
 
     @cached_property
     def units(self) -> Array:
-        """What a relative change of 1 is in search scale, (n_u,): 1 of logarithms, else the size of the value."""
+        """Size in search scale of a relative change of 1, (n_u,): 1 for logarithms and values of 0, else the size of
+        the value.
+        """
         log, theta = np.zeros(len(self.names), dtype=bool), np.zeros(len(self.names))
         log[self.columns], theta[self.columns] = self.extended.log, self.theta()
         return np.where(log | (theta == 0.0), 1.0, np.abs(theta))
@@ -193,7 +197,7 @@ class Knowledge:
         return J.T @ J + WEAK * np.eye(n)
 
     def _equations(self, theta: Array) -> Array:
-        """Return what equations between quantities tell, as rows of what is known to a part in `EXACT`, (m, n_u)."""
+        """Compute information rows of equations between quantities, which hold to a part in `EXACT`, (m, n_u)."""
         _, slopes = self.posed.related(theta)
         rows = self._on(slopes[[of.lower == of.upper for of in self.posed.relations]], self.of)
         size = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -202,7 +206,7 @@ class Knowledge:
     def values(
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
     ) -> PredictedValues:
-        """Return what candidate k would tell at times, at the estimate or at a sample."""
+        """Predict the values of candidate k at times, with their information rows, at the estimate or at a sample."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._told(k, times, self.theta(sample), names)
         whole = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
@@ -232,7 +236,9 @@ class Knowledge:
         return np.stack(mu, 1), np.stack(s, 1), np.stack(sigma, 1), np.stack(rows, axis=1)
 
     def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
-        """Return how an expression of quantities, by name or symbol, moves with relative changes, (n_u,)."""
+        """Compute the derivatives of an expression of quantities by relative changes, (n_u,). Return None after a
+        mistake.
+        """
         posed = self.posed
         if isinstance(what, str):
             if what not in posed.names:
@@ -280,7 +286,7 @@ class Knowledge:
         return self._labelled(self.labels[k])
 
     def observed(self, k: int, output: str) -> ObservedOutput | None:
-        """Return how an output of candidate k is measured."""
+        """Return the `ObservedOutput` of an output of candidate k, or None if there is none."""
         return self.condition(k).observed[self.extended.outputs.index(output)]
 
     def factor(self, of: ObservedOutput | None) -> float:
@@ -292,13 +298,13 @@ class Knowledge:
         return next(e for e in self.extended.experiments if e.name == self.labels[k])
 
     def events(self, k: int) -> tuple[Happening, ...]:
-        """Return what happens in the experiment of candidate k, as it was said."""
+        """Return the events of candidate k as specified, or those of its base experiment."""
         candidate, every = self.candidates[k], {e.name: e for e in self.problem.experiments}
         base = every[candidate.experiment or next(iter(every))]
         return base.events if candidate.events is None else candidate.events
 
     def blocks(self, values: PredictedValues, together: str) -> Array:
-        """Return rows (N, k, n_u) of what is bought at once, from those of values (n, q, 2, n_u)."""
+        """Return information rows (N, k, n_u) of each purchase, from those of values (n, q, 2, n_u)."""
         n, q, _, n_u = values.rows.shape
         rows = values.rows if values.rows[:, :, 1].any() else values.rows[:, :, :1]
         match together:
@@ -376,7 +382,7 @@ def told_rows(
 
 
 def steepness(noise: Noise, mu: Array) -> Array | float:
-    """Return how steep the axis is on which errors are those of the noise, (n,): the logarithm of `LogNormal`."""
+    """Return the slope of the axis on which the noise acts, (n,): that of the logarithm for `LogNormal`, else 1."""
     if not isinstance(noise, LogNormal):
         return 1.0
     with np.errstate(divide="ignore"):
@@ -421,7 +427,7 @@ def knowledge(
     where: str = "design",
     chosen: Mapping[str, Array] | None = None,
 ) -> Knowledge:
-    """Pose the problem with an experiment for each candidate; what is wrong is an InputError with all `mistakes`.
+    """Build the problem extended by an experiment for each candidate. Raise an InputError with all `mistakes`, if any.
 
     chosen : the numbers of what candidates choose (castfit.drive.design.choices)
     """

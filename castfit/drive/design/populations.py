@@ -1,4 +1,4 @@
-"""Designs of populations: groups of subjects whose own parameters vary, and when each of them is measured.
+"""Designs of populations: groups of subjects with individual parameters, and the measurement schedules of subjects.
 
 A subject of a group with the covariates z has own parameters  phi = mu(y, z) + eta,  eta ~ N(0, Omega(y)), see
 `castfit.drive.population`.  Linear in eta (first order), its values are normal with the covariance
@@ -72,7 +72,7 @@ _BLOCK = 2**22  # numbers of a batch
 
 @dataclass(frozen=True, eq=False)
 class PopulationKnowledge(Knowledge):
-    """What is known of a population, and what subjects of groups would tell.
+    """Prior information of a population, and the information of subjects of groups.
 
     question : with an experiment for each group;  y (n_y,) : the point, `estimate`
     M0 (n_u, n_u) : what a fit or priors tell;  group (N,) : which group's candidate each of `candidates` is
@@ -92,7 +92,7 @@ class PopulationKnowledge(Knowledge):
 
     @property
     def subjects(self) -> bool:
-        """Whether what is bought are subjects: yes."""
+        """Whether purchases are subjects of a population; True here."""
         return True
 
     @property
@@ -102,7 +102,7 @@ class PopulationKnowledge(Knowledge):
 
     @cached_property
     def absolute(self) -> frozenset[str]:
-        """Correlations, and what is 0: their standard deviations are no relative ones."""
+        """Names of correlations and of quantities that are 0, whose standard deviations are absolute."""
         values = self.question.natural(self.estimate)
         apart = np.arange(len(self.names)) >= len(self.question.upper) + self.question.m
         return frozenset(n for n, v, own in zip(self.names, values, apart, strict=True) if own or v == 0.0)
@@ -158,7 +158,9 @@ class PopulationKnowledge(Knowledge):
         return len(self.extended.conditions) - len(self.groups) + self.group[k]
 
     def population(self, new: Mapping[str, int], names: Sequence[str]) -> Population:
-        """Return how own parameters vary, with covariates of experiments: of new ones those of their candidates."""
+        """Return the population specification with covariates of all experiments; new ones take those of their
+        candidates.
+        """
         assert self.question.said is not None
         said = self.question.said[1]
         like = {name: self.experiment(new[name]).name if name in new else name for name in names}
@@ -175,7 +177,7 @@ class PopulationKnowledge(Knowledge):
         return found if any(g.per_subject for g in self.groups) else {}
 
     def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
-        """Say what is to be done with a schedule."""
+        """Return the instruction for a schedule: outputs, number of subjects and times."""
         number = f"{often:{'.0f' if exact else '.4g'}} {'subject' if often == 1 else 'subjects'}"
         places = Counter(f"{t:.4g}" for t in values.times)
         times = ", ".join(p if n == 1 else f"{p} ({n} times)" for p, n in places.items())
@@ -184,7 +186,7 @@ class PopulationKnowledge(Knowledge):
     def values(
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
     ) -> PredictedValues:
-        """Return what subjects would tell at times, at typical values."""
+        """Predict the values of subjects at times, with their information rows, at typical values."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._told(k, times, self.theta(), names)
         _, own, shared = self._typical
@@ -207,7 +209,7 @@ class PopulationKnowledge(Knowledge):
         return found.values[:, : len(outputs)], (by_own @ own[at] + by_shared @ shared)[:, : len(outputs)]
 
     def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
-        """Return how a quantity moves with relative changes, (n_u,)."""
+        """Compute the derivatives of a quantity by relative changes, (n_u,). Return None after a mistake."""
         if not isinstance(what, str) or what not in self.names:
             mistakes.append(f"variance_of {text(what)}; of a population give a name: {suggest(str(what), self.names)}")
             return None
@@ -244,7 +246,7 @@ class PopulationKnowledge(Knowledge):
 
     @property
     def among(self) -> str:
-        """Which designs the certificate speaks of."""
+        """Description of the set of designs that the certificate covers."""
         if not any(g.per_subject for g in self.groups):
             return "these groups"
         return f"all {self.compared} schedules" if self.all_compared else f"the {self.compared} schedules compared"
@@ -259,7 +261,7 @@ def root(F: Array) -> Array:
 def population_knowledge(
     given: Any, population: Any, candidates: Sequence[Candidate], mistakes: list[str]
 ) -> PopulationKnowledge:
-    """Pose the population with a subject for each candidate; what is wrong is an InputError with all `mistakes`."""
+    """Build the population with a subject for each candidate. Raise an InputError with all `mistakes`, if any."""
     fit = given if isinstance(given, MixedEffectsResult) else None
     if fit is not None:
         if population is not None:
@@ -381,7 +383,7 @@ class _Schedules:
         return {s for group, s in self.pool if group == g}
 
     def apart(self, g: int, schedule: Sequence[int]) -> bool:
-        """Tell whether the times of a schedule are as far from each other as they should be."""
+        """Check whether the times of a schedule keep the spacing of the group."""
         times, gap = self.values[g].times[sorted(schedule)], self.known.groups[g].spacing
         return times.size < 2 or bool(np.diff(times).min() >= gap * (1 - 1e-9))
 
@@ -436,7 +438,7 @@ def scheduled(
     rng: np.random.Generator,
     stop: Callable[[], bool],
 ) -> tuple[PopulationKnowledge, Purchases]:
-    """Return the schedules that are worth their price as candidates of their own, and what can be bought of them."""
+    """Build schedules by enumeration or column generation. Return them as candidates, with their purchases."""
     free = [int(k) for k in bought.candidate]  # groups of which subjects can be bought
     column = {g: i for i, g in enumerate(free)}
     offers, most = _group_budgets(bought.offers)
@@ -520,7 +522,7 @@ def _as_candidates(
 def moved_schedules(
     known: PopulationKnowledge, bought: Purchases, goal: DesignGoal, counts: Array, order: Index
 ) -> tuple[Purchases, Offers] | None:
-    """Return what is bought, with times of the schedules that are used moved between those of the grid, if better.
+    """Move the times of used schedules between grid times. Return the purchases and offers, or None if not better.
 
     All of them move together, along splines of the rows on the grids; what comes out is worked out by the model.
     """
@@ -573,7 +575,9 @@ def told(known: PopulationKnowledge, counts: Array) -> PopulationKnowledge:
 def worth_of_times(
     known: PopulationKnowledge, bought: Purchases, goal: DesignGoal, found: RelaxedDesign, counts: Array
 ) -> list[tuple[str, Array, Array]]:
-    """Return of each schedule that is used and chosen: name, times (n,), best worth over price with one moved there."""
+    """Return name, times (n,) and best ratio of value to price with one time moved there, of used schedules with
+    chosen times.
+    """
     offers = bought.offers
     at = goal.criterion.tangent(offers.information(found.w)[0], offers.M0[0], found.mu)
     told_: list[tuple[str, Array, Array]] = []

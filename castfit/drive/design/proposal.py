@@ -119,12 +119,12 @@ class Design:
 
     @cached_property
     def spent(self) -> float:
-        """What the design costs, what is fixed included."""
+        """Cost of the design, including fixed candidates."""
         return float(self.bought.cost @ self.counts) + self.bought.paid
 
     @cached_property
     def _predicted(self) -> tuple[PredictedValues, ...]:
-        """What each candidate promises at the estimate, which is not among draws."""
+        """Predicted values of each candidate at the estimate."""
         first = self.bought.values[0]
         if len(self.known.thetas) == 1:
             return first
@@ -208,7 +208,7 @@ class Design:
 
     @property
     def problem(self) -> Problem:
-        """The next problem: what was measured, if anything was, and the experiments of the design.
+        """Problem of the next fit: the experiments measured so far, if any, and those of the design.
 
         Of the same experiment more values join those that it has.
         """
@@ -227,7 +227,7 @@ class Design:
 
     @property
     def population(self) -> Population:
-        """How own parameters vary between the subjects of `problem`, with the covariates of all of them.
+        """Population specification for the subjects of `problem`, with the covariates of all of them.
 
         Raises
         ------
@@ -314,7 +314,7 @@ class Design:
         return save(self.problem, folder)
 
     def summary(self) -> str:
-        """Return what `print` shows."""
+        """Return the text that `print` shows."""
         return "\n".join([*self._instructions, "", *self._errors, "", *self._certificate, *self.remarks])
 
     def __str__(self) -> str:
@@ -430,13 +430,15 @@ def _error(sd: float, *, absolute: bool) -> str:
 
 
 def deviations(known: Knowledge, M: Array) -> dict[str, float]:
-    """Return standard deviations of the quantities from informations (S, n_u, n_u), inf where nothing is known."""
+    """Compute standard deviations of the quantities, medians over informations (S, n_u, n_u); inf for undetermined
+    ones.
+    """
     sd = np.median(standard_deviations(M), axis=0)[known.of]
     return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.quantities, sd, strict=True)}
 
 
 def remarks_of(design: Design) -> tuple[str, ...]:
-    """Say what the numbers alone do not: lack of fit that would not be seen, guesses that are trusted, what is open."""
+    """Return remarks on a design, such as undetectable lack of fit, unsupported guesses and undetermined quantities."""
     known, found = design.known, list[str]()
     if known.refuted:
         found.append("Data speak against the model, as print(result) says; these figures are as if it were right.")

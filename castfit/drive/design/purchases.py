@@ -1,4 +1,4 @@
-"""What can be bought of all candidates: rows, costs and budgets, in the form that the interior point method takes."""
+"""Purchases of all candidates: rows, costs and budgets, in the form that the interior point method takes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Purchases:
         return bool(np.all(offers.b[:, None] * (1 + 1e-9) >= offers.A, axis=0).any())
 
     def experiments(self, counts: Array, k: int) -> dict[str, list[tuple[float, int, int]]]:
-        """Return of candidate k, per output, the times with their position and how often they are measured."""
+        """Return the times of candidate k with their indices and counts, by output."""
         found: dict[str, list[tuple[float, int, int]]] = {}
         values = self.values[0][k]
         for i in np.flatnonzero((counts > 0) & (self.candidate == k)):
@@ -120,7 +120,7 @@ def purchases(
 
 
 def _values(known: Knowledge, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
-    """Return what each candidate would tell; nothing once there are mistakes."""
+    """Predict the values of each candidate. Return an empty tuple if there are mistakes already."""
     found: list[PredictedValues] = []
     for k, times in enumerate(grids if not mistakes else ()):
         mistakes += told(lambda k=k, times=times: found.append(known.values(k, times, sample)))
@@ -128,7 +128,9 @@ def _values(known: Knowledge, grids: list[Array], sample: int, mistakes: list[st
 
 
 def offered(known: Knowledge, values: Sequence[Sequence[PredictedValues]], before: Array) -> tuple[Array, Array]:
-    """Return rows J of what can be bought, from values, and M0: what is known before, with what is fixed (`Offers`)."""
+    """Return information rows J of the purchases, and M0: the prior information with that of fixed candidates
+    (`Offers`).
+    """
     fixed = [c.fixed for c in known.candidates]
     blocks = [[known.blocks(one, c.together) for one, c in zip(of, known.candidates, strict=True)] for of in values]
     width = max(block.shape[1] for of in blocks for block in of)
@@ -170,7 +172,7 @@ def _limits(known: Knowledge, budget: Any, mistakes: list[str], *, priced: bool)
 
 
 def _counts(key: str, known: Knowledge, k: int, output: int) -> bool:
-    """Tell whether a purchase is paid from a budget."""
+    """Check whether a purchase is paid from a budget."""
     outputs = known.candidates[k].outputs if output < 0 else (known.candidates[k].outputs[output],)
     return key in ("", "all", known.labels[k], *outputs)
 

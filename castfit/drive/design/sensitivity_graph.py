@@ -1,4 +1,4 @@
-"""What a candidate tells, as a graph of its choices: Runge-Kutta steps, differentiated as often as it takes.
+"""Information rows of a candidate as a graph of its choices, by differentiable Runge-Kutta steps.
 
 Between nodes (times of the grid, kinks of inputs, doses) the model takes equal steps of the classical method of order 4
 (Kutta 1901).  A dose whose time is chosen or estimated divides the step that it lies in:
@@ -61,7 +61,9 @@ def in_symbols(model: Model, expression: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class SensitivityGraph:
-    """What candidate k tells at times (n,), with the constraints that hold there; `said` is it with its choices."""
+    """Graph of the information rows of candidate k at times (n,), and of its constraints; `said` is the candidate
+    with its choices.
+    """
 
     known: Knowledge
     k: int
@@ -72,7 +74,7 @@ class SensitivityGraph:
 
     @property
     def obstacles(self) -> list[str]:
-        """Say what the candidate has that no graph of steps holds."""
+        """Messages about features of the candidate that the graph does not support."""
         model, experiment = self.known.extended.model, self._experiment
         happens = [(o, t.is_constant() and self._until(o).is_constant(), a) for o, t, a in self._happens]
         of_states = [o for o, at, a in happens if not at and {s.name() for s in _ca.symvar(a)} & {*model.states}]
@@ -100,7 +102,7 @@ class SensitivityGraph:
 
     @cached_property
     def choices(self) -> tuple[DesignChoice, ...]:
-        """Those in the candidate, whose numbers are d one after the other."""
+        """Choices in the candidate; d contains their numbers in this order."""
         return choices_in(places_of(self.said).values())
 
     @cached_property
@@ -125,7 +127,7 @@ class SensitivityGraph:
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        """What names in expressions are: numbers, quantities, choices."""
+        """Values of the names in expressions: numbers, quantities and choices."""
         _, _, chosen, natural = self._symbols
         return {
             **{n: fixed_value(p, self.known.labels[self.k]) for n, p in self.known.extended.parameters.items()},
@@ -141,7 +143,7 @@ class SensitivityGraph:
 
     @cached_property
     def _happens(self) -> list[tuple[Occurrence, Any, Any]]:
-        """What happens, with its time and its amount or rate."""
+        """Occurrences of events and doses, with their time and their amount or rate."""
         events = self._experiment.events if self.said.events is None else self.said.events
         return [(o, self._told(o.time), self._told(o.amount)) for o in occurrences(events, float(self.times[-1]))]
 
@@ -190,7 +192,7 @@ class SensitivityGraph:
         return u
 
     def _beside(self, values: Any, n: int) -> Any:
-        """Put the derivatives by n of q beside each column (m, K), in one pattern: (m, K (1 + n))."""
+        """Append to each column (m, K) its derivatives by n of q, in one sparsity pattern: (m, K (1 + n))."""
         m, K = values.shape
         slopes = _ca.jacobian(_ca.vec(_ca.densify(values)), self._symbols[0])[:, :n]
         whole = _ca.sparsify(_ca.horzcat(values, *(_ca.reshape(slopes[:, j], m, K) for j in range(n))))
@@ -296,7 +298,9 @@ class SensitivityGraph:
 
     @cached_property
     def _rows(self) -> tuple[_Course, Any]:
-        """What is told at each time, (q, n n_q), or (2 q, n n_q) where spreads are computed, in a course."""
+        """Course of the states, and the information rows at each time, (q, n n_q), or (2 q, n n_q) if spreads are
+        computed.
+        """
         known, model, condition = self.known, self.known.extended.model, self.known.condition(self.k)
         course, names, place = self._course(self.theta.size), known.candidates[self.k].outputs, self._node(self.times)
         noises: list[Any] = [condition.observed[known.extended.outputs.index(o)] for o in names]
@@ -350,7 +354,7 @@ class SensitivityGraph:
         return _ca.Function("held", [course.Q, course.D], [held, _ca.densify(_ca.jacobian(held, course.D))])
 
     def rows(self, theta: Array, d: Array) -> Array:
-        """Return what the values tell by search scale, (n, n_outputs, 2, n_theta)."""
+        """Compute the information rows of the values by search scale, (n, n_outputs, 2, n_theta)."""
         out = np.zeros((self.times.size, len(self.known.candidates[self.k].outputs), 2, theta.size))
         told = np.array(self._told_rows.call([theta[self.theta], d])[0])
         told = told.reshape(-1, out.shape[1], self.times.size, self.theta.size)
@@ -364,7 +368,7 @@ class SensitivityGraph:
         return np.array(self._pull.call([theta[self.theta], d, own])[0]).ravel()
 
     def held(self, theta: Array, d: Array) -> tuple[Array, Array]:
-        """Return what constraints have left (n,), not negative where they are kept, and its derivatives (n, n_d)."""
+        """Compute the slacks of constraints (n,), nonnegative where satisfied, and their derivatives by d (n, n_d)."""
         value, slope = self._held.call([theta[self.theta], d])
         return np.array(value).ravel(), np.array(slope)
 
@@ -384,12 +388,12 @@ class _Course:
 
 
 def _columns(wide: Any, nodes: list[int], n: int) -> Any:
-    """Return what stands at nodes, with its derivatives."""
+    """Return the columns of the given nodes, with their derivative columns."""
     return wide[:, [i * (1 + n) + j for i in nodes for j in range(1 + n)]]
 
 
 def _moved(expression: Any, *wide: Any) -> Any:
-    """Put beside an expression (m,) of first columns its derivatives, from those that stand beside these."""
+    """Append to an expression (m,) of first columns its derivatives, by the chain rule from the other columns."""
     if wide[0].size2() == 1:
         return _ca.densify(expression)
     symbols = _ca.vertcat(*(w[:, 0].nz[:] for w in wide))

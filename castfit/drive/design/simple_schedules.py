@@ -21,7 +21,7 @@ EQUIDISTANT, RATIOS, PRESENT = "equidistant times", "times in equal ratios", "th
 def simple_places(
     times: Array, n: int, start: float, present: Array, *, tells: bool, apart: bool = False
 ) -> dict[str, Index]:
-    """Return where a grid of ascending times (m,) has each of n simple times at best.
+    """Return the indices in a grid of ascending times (m,) nearest to n simple times, by name of the schedule.
 
     start : of the experiment, from which ratios are counted;  present : when it was measured so far
     tells : whether anything is told at the first time, as nothing is where states are known

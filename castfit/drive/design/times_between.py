@@ -30,7 +30,8 @@ def moved(
     bought: Purchases, goal: DesignGoal, counts: Array, order: Index, bounds: tuple[Array, Array, Array],
     gaps: tuple[Index, Array], along: Callable[[Array], Array], anew: Callable[[Array], Purchases],
 ) -> tuple[Purchases, Offers] | None:  # fmt: skip
-    """Return what is bought, with better times, and the offers in the criterion's order; None if there are none.
+    """Optimise the times of a design. Return the purchases and the offers in the criterion's order, or None if not
+    better.
 
     bounds : times now, the least and the last ones, (m,) each;  gaps : positions a, with least gaps from a to a + 1
     along : the informations (S, n, n) at times, by splines;  anew : what is bought at times, by the model
@@ -64,7 +65,7 @@ def moved(
 def moved_times(
     known: Knowledge, bought: Purchases, goal: DesignGoal, counts: Array, order: Index
 ) -> tuple[Purchases, Offers] | None:
-    """Return what is bought, with times moved by at most half a step of the grid, if that is better."""
+    """Move times by at most half a grid step. Return the purchases and the offers, or None if not better."""
     grids = {
         k: bought.values[0][k].times
         for k, c in enumerate(known.candidates)

@@ -42,7 +42,7 @@ _TELLS = 1.5  # times the low end, beyond which the range says nothing
 
 @dataclass(frozen=True)
 class Scattered:
-    """How one quantity is estimated in simulated trials, natural scale.
+    """Statistics of the estimates of one quantity in simulated trials, natural scale.
 
     truth; promised : the standard deviation that the design promises; scatter : that of the estimates
     ratio : scatter / promised, and `low`, `high` : where it lies with 99 %, for normal estimates and so many trials
@@ -62,7 +62,7 @@ class Scattered:
 
     @property
     def verdict(self) -> str:
-        """Say in words whether the promise is kept."""
+        """Verdict in words: whether the promise is kept."""
         if not np.isfinite(self.ratio):
             return "not known"
         if self.low <= 1.0 <= self.high:
@@ -73,7 +73,7 @@ class Scattered:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class VerifiedPopulation(RefitsResult):
-    """How estimates of simulated trials scatter, beside what the design of a population promises.
+    """Scatter of the estimates in simulated trials, with the promise of a population design.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class VerifiedPopulation(RefitsResult):
 
     @cached_property
     def quantities(self) -> dict[str, Scattered]:
-        """What was found of each quantity."""
+        """Statistics of the estimates of each quantity, by name."""
         solved = [row for row in self.rows if row.success]
         n = len(solved)
         every = np.array([row.theta for row in solved]).reshape(n, len(self.truth))

@@ -1,4 +1,4 @@
-"""Which of several models: results side by side, a search among candidates, averages over them, evidence.
+"""Model comparison: tables of results, search among candidates, model averages, evidence.
 
 In flow results of fits to the same data (`compare_models`, `likelihood_ratio`), or problems, or one problem with
 alternatives of its parameters (`select`).  Out come tables whose sentences say which model to prefer and how sure that

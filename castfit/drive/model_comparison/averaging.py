@@ -1,4 +1,4 @@
-"""What several models say together: estimates and predictions, each model by its weight.
+"""Model averaging: estimates and predictions of several models, each model by its weight.
 
 Notation: w weight of a model, x its value, s its standard error
 
@@ -34,7 +34,7 @@ class WeightedValues:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[Array | float, Array | float, float, float]]) -> WeightedValues:
-        """Put together value, error, weight and degrees of freedom of each model; weights are made to sum to 1."""
+        """Collect value, error, weight and degrees of freedom of each model; weights are normalised to sum to 1."""
         values, errors, weights, dofs = zip(*rows, strict=True)
         w = np.array(weights, dtype=float)
         return cls(np.array(values, float), np.array(errors, float), w / w.sum(), np.array(dofs, float))

@@ -26,7 +26,7 @@ _SCREEN = 20  # ... each the best of so many
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a fit begins: as the problem says, or at a `point`, of which what is outside the bounds is left out.
+    """Start of a fit: the values of the problem, or a `point`, whose values outside the bounds are left out.
 
     exact : whether that is moved to the bound instead, as where a smaller candidate stands
     called : how messages call it
@@ -76,7 +76,7 @@ class CandidateFit(FitRecord):
 
 
 def counted(result: Result) -> Criteria:
-    """Return the criteria of a fit as model selection counts: what is estimated counts, also at a bound.
+    """Return the criteria of a fit for model selection: all estimated quantities count, also those at a bound.
 
     Elsewhere (`Result.criteria`) only what the data determine does; with priors that is the effective number.
     """

@@ -1,4 +1,4 @@
-"""What is to be fitted: problems by name, or one problem with alternatives for some of its parameters."""
+"""Candidates of a selection: problems by name, or one problem with alternatives for some of its parameters."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Candidates:
 
     @property
     def count(self) -> int:
-        """How many candidates there are."""
+        """Number of candidates."""
         if self.total:
             return self.total
         return prod(map(len, self.choices.values())) if self.choices else len(self.problems)
@@ -123,7 +123,7 @@ class Candidates:
         return [other for other in found if len(other.free) == len(candidate.free)]
 
     def problem(self, candidate: CandidateModel) -> Problem:
-        """Return what is to be fitted."""
+        """Build the problem of a candidate."""
         base = self.problems[candidate.of]
         if not candidate.chosen:
             return base
@@ -135,7 +135,7 @@ class Candidates:
 
 
 def read(given: Any, choices: Any) -> Candidates:
-    """Read what `select` is given.
+    """Read and check the arguments of `select`.
 
     Raises InputError: with every mistake, before anything is fitted.
     """
@@ -162,7 +162,7 @@ def read(given: Any, choices: Any) -> Candidates:
 
 
 def _identity(problem: Problem) -> dict[str, Any]:
-    """Return what makes a model itself: guesses are none of it."""
+    """Return the fingerprint of a problem without its guesses, as the identity of the model."""
     found = fingerprint(problem)
     return {k: v[1:] if k.startswith("guess, bounds") else v for k, v in found.items()}
 

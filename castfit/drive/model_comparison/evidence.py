@@ -79,7 +79,7 @@ class EvidenceTable(Tabled):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Probabilities of the models, if all are equally probable beforehand; of those whose evidence is known."""
+        """Posterior probabilities of the models whose evidence is known, for equal prior probabilities."""
         logs = {n: e.log for n, e in self.found.items() if np.isfinite(e.log)}
         most = max(logs.values(), default=0.0)
         whole = sum(np.exp(v - most) for v in logs.values())
@@ -115,14 +115,14 @@ class EvidenceTable(Tabled):
 
 
 def improper(posed: Posed) -> list[str]:
-    """Name quantities about which nothing is said beforehand, so that a model has no evidence."""
+    """Return the names of quantities without prior and without finite bounds, for which a model has no evidence."""
     lower, upper = posed.bounds
     known = _with_prior(posed)
     return [n for j, n in enumerate(posed.names) if not known[j] and not np.isfinite(upper[j] - lower[j])]
 
 
 def _with_prior(posed: Posed) -> Mask:
-    """Tell which quantities have a prior of their own, or one together with others (n,)."""
+    """Return a mask of the quantities that have a prior of their own or a joint prior, (n,)."""
     found = np.array([q.prior is not None for q in posed.quantities], dtype=bool)
     for term in posed.prior_terms:
         found[np.unique(getattr(term, "at", []))] = True
@@ -130,7 +130,7 @@ def _with_prior(posed: Posed) -> Mask:
 
 
 def _constant(posed: Posed) -> float:
-    """Return what log(L p) has beside -neg2loglik / 2: flat priors, and sigmas integrated over."""
+    """Compute the terms of log(L p) besides -neg2loglik / 2: flat priors, and sigmas integrated over."""
     lower, upper = posed.bounds
     flat = ~_with_prior(posed)
     total = -float(np.sum(np.log((upper - lower)[flat])))
@@ -165,7 +165,9 @@ def laplace(result: Result) -> Evidence:
 
 
 def _tied(result: Result) -> Evidence | None:
-    """Return that there is none, if an equation ties quantities: their priors are no density of what it leaves open."""
+    """Return NaN as evidence if an equation ties quantities, as their priors are no density of the remaining ones;
+    else None.
+    """
     equal = [f"'{row.name}'" for row in result.constraints.active if row.active == "equal"]
     if not equal:
         return None

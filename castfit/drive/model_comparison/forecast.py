@@ -1,4 +1,4 @@
-"""What a neighbour of a candidate would come to, without fitting it.
+"""Forecast of the cost of a neighbour of a candidate, without fitting it.
 
 At a candidate's optimum the model in which everything is estimated is linearized once.  With
 

@@ -86,7 +86,7 @@ class ModelTable(Tabled):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the table says."""
+        """Sentences that interpret the table."""
         if not self.best:
             return ("No fit succeeded.",)
         close = [n for n, d in self.delta.items() if n != self.best and d < _SUBSTANTIAL]

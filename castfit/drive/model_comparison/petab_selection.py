@@ -100,7 +100,7 @@ def select(
 
 
 def _led(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Search:
-    """Yield what the library proposes, and tell it what was found."""
+    """Yield the models that the library proposes, and pass the results of their fits to it."""
 
     def made(model: ProposedModel) -> CandidateModel:
         known = space.problems[str(model.file)].parameters

@@ -31,7 +31,7 @@ Search = Generator[list[Proposal], None, None]
 
 
 class Known(Protocol):
-    """What a search may ask of the fits so far."""
+    """Interface of a search to the fits so far."""
 
     @property
     def best(self) -> str | None:

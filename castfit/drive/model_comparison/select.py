@@ -144,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _undefined(space: Candidates, criterion: str) -> list[str]:
-    """Say that a criterion is not defined for any candidate: there are too few data, or no likelihoods."""
+    """Return a message if a criterion is not defined for any candidate: too few data, or no likelihoods."""
     every = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
     if any(p.posed.measure == LOSS for p in every):
         return [NO_LIKELIHOOD]

@@ -1,4 +1,4 @@
-"""A selection under way: what was proposed and fitted, which is best, and which fits cannot be their model's best."""
+"""Log of a running selection: proposals, fits, the best candidate, and fits that missed the optimum of their model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TIE = 3  # decimals of a criterion to which models are told apart
 
 @dataclass(frozen=True)
 class SelectionProgress:
-    """How far a selection is: fits ended and proposed so far, the last fit, the best candidate and its criterion."""
+    """Progress of a selection: fits ended and proposed so far, the last fit, the best candidate and its criterion."""
 
     finished: int
     total: int
@@ -105,7 +105,7 @@ class SelectionLog:
 
     @property
     def sentences(self) -> list[str]:
-        """How the fits went: how many there are, what was mended by contained models, what failed."""
+        """Sentences about the fits: their number, corrections by contained models, and failures."""
         done = len(self.order)
         found = [f"{done} of {self.space.count} candidates were fitted." if done < self.space.count
                  else f"All {done} candidates were fitted."]  # fmt: skip
@@ -221,7 +221,9 @@ def _warm(row: CandidateFit) -> Beginning:
 
 
 def ranked(values: Mapping[str, float], rows: Mapping[str, CandidateFit]) -> list[str]:
-    """Order names by a criterion, rounded so that last digits decide nothing; then by what is estimated, by name."""
+    """Sort names by a criterion, rounded so that last digits do not matter; then by number of estimates, then by
+    name.
+    """
 
     def key(name: str) -> tuple[float, int, str]:
         result, value = rows[name].result, values[name]

@@ -1,4 +1,6 @@
-"""What a selection found: the candidates in their order, weights, averages, and what would decide between them."""
+"""Result of a selection: the ranked candidates, weights, averages, and the next experiment to discriminate between
+them.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ class SelectionResult(SearchResult):
     def of(
         cls, log: SelectionLog, *, method: str, ended: bool, message: str, time: float, remarks: tuple[str, ...] = ()
     ) -> SelectionResult:
-        """Read what a log holds."""
+        """Build the result from a log."""
         values = {n: log.value(n) for n, row in log.rows.items() if row.success}
         names = tuple(ranked(values, log.rows))
         best = log.result(names[0]) if names else None
@@ -149,7 +151,7 @@ class SelectionResult(SearchResult):
         return len(self.names)
 
     def candidate(self, name: str) -> CandidateModel:
-        """Return what a candidate is: the alternatives that it has."""
+        """Return a candidate by name, with its alternatives."""
         return self._log.candidate(name)
 
     @property
@@ -160,14 +162,18 @@ class SelectionResult(SearchResult):
 
     @property
     def weights(self) -> dict[str, float]:
-        """By name exp(-difference / 2), summing to 1: how probable each is to be the best of these."""
+        """Weights of the candidates by name, exp(-difference / 2) normalised to sum to 1: probabilities to be the
+        best of these.
+        """
         share = {n: float(np.exp(-0.5 * d)) for n, d in self.delta.items()}
         whole = sum(share.values())
         return {n: s / whole for n, s in share.items()} if whole > 0.0 else share
 
     @property
     def importance(self) -> dict[str, float]:
-        """By quantity that some candidates estimate and others do not, the weight of those that do."""
+        """Total weight of the candidates that estimate a quantity, for quantities that some estimate and others do
+        not.
+        """
         weights = self.weights
         chosen = list(self._log.space.choices)
         if chosen or any(self.candidate(n).chosen for n in self.names):
@@ -182,7 +188,7 @@ class SelectionResult(SearchResult):
         }  # fmt: skip
 
     def size(self, name: str) -> int:
-        """Return how much a candidate estimates, sigmas that are eliminated included."""
+        """Return the number of estimates of a candidate, including eliminated sigmas."""
         return len(self._row(name).names) + len(self._row(name).sigmas)
 
     def _row(self, name: str) -> Result:
@@ -344,7 +350,8 @@ class SelectionResult(SearchResult):
         self, *, sampling: bool = False, draws: int | None = None, candidates: Sequence[str] | None = None,
         rng: int | np.random.Generator = 0, workers: int | Executor = 1,
     ) -> EvidenceTable:  # fmt: skip
-        """Return how probable the data are by each model, whatever its quantities within their priors.
+        """Compute the evidence of each model: the probability of the data, integrated over the priors of its
+        quantities.
 
         A quantity without a prior is equally probable between its bounds, on the scale of its search.
 
@@ -437,7 +444,7 @@ class SelectionResult(SearchResult):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the table says."""
+        """Sentences that interpret the table."""
         if not self.names:
             return ("No candidate was fitted.",)
         weights, delta = self.weights, self.delta

@@ -1,4 +1,4 @@
-"""What the data of individuals cost who are measured alike: blocks of them as lanes of one integration.
+"""Data costs of individuals of the same structure: blocks of them are integrated together as lanes.
 
 Individuals are alike whose equations are linked to own and shared parameters in the same way and whose outputs have
 the same noise models; numbers (doses, covariates, data, standard deviations, starts) may differ.  Their times may
@@ -105,7 +105,7 @@ class _Alike:
     flow: Index | None
 
     def points(self, lanes: Index) -> tuple[Index, Index]:
-        """Return where points of some lie in what is integrated: lane and output."""
+        """Return the lane and output indices of the points of these lanes in the integrated result."""
         return np.arange(lanes.size, dtype=np.intp)[:, None], self.at[lanes]
 
 
@@ -373,7 +373,7 @@ def _filled(values: Array | Index, size: int) -> Any:
 
 
 def _kind(condition: Condition, pieces: Segments, entries: Index, *, exact: bool) -> tuple[object, ...]:
-    """Return what is equal of individuals that are alike; `exact`: their times, too."""
+    """Return a key that is equal for individuals of the same structure; if `exact`, also of the same times."""
     link, piece = condition.link, pieces.pieces[0]
     parts = [
         (id(part.first), tuple(part.rows.tolist()), tuple(np.append(entries, -1)[part.source].tolist()))

@@ -1,4 +1,4 @@
-"""From a problem and a population to one question: what is estimated on both levels, and how the levels hang together.
+"""Compiled mixed-effects problem: the estimated quantities of both levels, and the relation between the levels.
 
 Notation
 --------
@@ -86,7 +86,7 @@ class Question:
 
     @cached_property
     def of_shared(self) -> Index:
-        """Where shared parameters stand in y."""
+        """Indices of the shared parameters in y."""
         return np.arange(len(self.upper) - self.shared.size, len(self.upper))
 
     @cached_property
@@ -96,12 +96,12 @@ class Question:
 
     @cached_property
     def of_omega(self) -> slice:
-        """Where the coordinates of Omega stand in y."""
+        """Slice of the coordinates of Omega in y."""
         return slice(len(self.upper), self.n_y)
 
     @cached_property
     def log(self) -> Mask:
-        """Which entries of y are logarithms of natural values; coordinates of Omega are what they are."""
+        """Mask of the entries of y that are logarithms of natural values; always False for the coordinates of Omega."""
         return np.array([*(u.scale == "log" for u in self.upper), *[False] * self.covariance.size], dtype=np.bool_)
 
     @cached_property
@@ -116,7 +116,7 @@ class Question:
 
     @cached_property
     def guess(self) -> Array:
-        """Where the search begins."""
+        """Start of the search, in search scale."""
         natural = np.array([u.guess for u in self.upper])
         return np.concatenate([_to_search(natural, self.log[: natural.size]), self.covariance.start(self.omega)])
 
@@ -134,7 +134,9 @@ class Question:
 
     @cached_property
     def directions(self) -> Index:
-        """Where each entry of theta stands among own and then shared parameters of its individual; -1 if nowhere."""
+        """Index of each entry of theta among the own and then shared parameters of its individual; -1 if it is
+        neither.
+        """
         place = np.full(len(self.problem.names), -1, dtype=np.intp)
         place[self.shared] = self.m + np.arange(self.shared.size)
         place[self.places] = np.arange(self.m)
@@ -151,7 +153,9 @@ class Question:
         return replace(self, problem=part, places=self.places[members], covariates=self.covariates[members])
 
     def natural(self, y: Array) -> Array:
-        """Return what is reported of y, as `names`: natural values, standard deviations, correlations."""
+        """Convert y to the reported values, in the order of `names`: natural values, standard deviations,
+        correlations.
+        """
         return np.concatenate(
             [natural_value(y, self.log)[: len(self.upper)], self.covariance.report(y[self.of_omega])[0]]
         )
@@ -195,7 +199,7 @@ class Question:
         )
 
     def theta(self, phi: Array, s: Array) -> Array:
-        """Put own (n, m) and shared (n_s,) parameters into theta."""
+        """Build theta from own (n, m) and shared (n_s,) parameters."""
         out = self.problem.guess.copy()
         out[self.shared] = s
         out[self.places] = phi
@@ -247,7 +251,7 @@ def ask(problem: Any, population: Any) -> Question:
 
 
 def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
-    """Say what in the problem a population cannot have."""
+    """Return messages about parts of the problem that a population does not support."""
     local = [n for n, p in problem.parameters.items() if p.local and not p.fixed]
     mistakes = [f"'{n}' is no own parameter: {suggest(n, local)}; declare it as Parameter(..., local=True)"
                 for n in population.individual if n not in local]  # fmt: skip
@@ -295,7 +299,7 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
 
 
 def _population_mistakes(problem: Problem, population: Population) -> list[str]:
-    """Say what in the population does not suit the problem."""
+    """Return messages about parts of the population that are inconsistent with the problem."""
     shared = {n for n, p in problem.parameters.items() if not p.local and not p.fixed}
     known = {*population.parameters, *population.covariates, *shared}
     mistakes = [f"'{n}' is a parameter of the problem and of the population; rename one"
@@ -403,7 +407,7 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
 
 
 def _places(posed: Posed, own: Sequence[str]) -> tuple[Index, list[str]]:
-    """Return where own parameters stand in theta (n, m), and which experiments have not all of them."""
+    """Return the positions of own parameters in theta (n, m), and messages about experiments that lack one."""
     at = {(q.of, q.experiment): j for j, q in enumerate(posed.quantities) if q.kind == "parameter"}
     places = np.array([[at.get((n, c.name), -1) for n in own] for c in posed.conditions], dtype=np.intp)
     missing = [
@@ -451,7 +455,7 @@ def _number(parameter: Parameter) -> float:
 
 
 def _start_mistakes(question: Question) -> list[str]:
-    """Say which typical values cannot be had at the guess."""
+    """Return messages about typical values that are not finite or not differentiable at the guess."""
     mu, slopes = question.means(question.guess)
     steep = np.asarray(np.isfinite(slopes).all(axis=2), dtype=np.bool_)
     mistakes: list[str] = []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Covariance:
-    """Which own parameters are correlated.
+    """Block structure of the covariance of own parameters.
 
     Blocks hold the positions of their parameters; together all of them, each once.
     """
@@ -91,7 +91,7 @@ class Covariance:
 
     @cached_property
     def said(self) -> tuple[str, ...]:
-        """Names of what is reported: standard deviations, then correlations of the blocks."""
+        """Names of the reported values: standard deviations, then correlations within the blocks."""
         rows, columns = self.below
         pairs = zip(rows.tolist(), columns.tolist(), strict=True)
         deviations = (f"omega({n})" for n in self.names)

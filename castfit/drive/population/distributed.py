@@ -1,4 +1,4 @@
-"""Which cohort suits a question: blocks of individuals that are alike, or each by itself, or parts of both.
+"""Choice of a cohort: batched blocks of similar individuals, single individuals, or parts of both.
 
 Where there are workers, they hold the individuals that are alike.  Each worker is sent its individuals once, data
 and all, and then parameters; it answers with costs, gradients and curvatures.  Somebody's numbers do not depend on who
@@ -30,7 +30,7 @@ _QUICK = IntegratorOptions(method="explicit", relative_tolerance=1e-7, absolute_
 
 
 def usual() -> IntegratorOptions:
-    """Return how individuals are integrated if nothing is said."""
+    """Return the default integrator options for individuals."""
     return IntegratorOptions() if obstacle() else _QUICK
 
 

@@ -37,7 +37,7 @@ class Errors:
 
 
 def nothing(size: int, remark: str) -> Errors:
-    """Return that there are none."""
+    """Return covariances filled with NaN, with a remark about the reason."""
     none = np.full((size, size), np.nan)
     return Errors(none, none, remark)
 

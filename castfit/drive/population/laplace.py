@@ -72,7 +72,7 @@ class Scores:
 
     @property
     def gradient(self) -> Array:
-        """Of all together, (n_y,)."""
+        """Gradient of the sum over all individuals and the prior, (n_y,)."""
         return self.parts.sum(axis=0) + self.prior
 
 
@@ -84,7 +84,9 @@ class LaplaceApproximation:
         self.sweeps = 0
 
     def prior(self, y: Array) -> tuple[OwnPrior, Array] | None:
-        """Return where own parameters are expected, and Omega; None where that cannot be said."""
+        """Return the prior of own parameters, and Omega, at y. Return None if they are not finite or Omega is
+        singular.
+        """
         with np.errstate(all="ignore"):
             mu, _ = self.question.means(y)
             omega = self.question.omega_at(y)
@@ -207,7 +209,7 @@ class LaplaceApproximation:
         return np.clip(new, lower, upper)
 
     def _bends(self, at: Marginal, along: range | None = None, *, forward: bool = False) -> tuple[Array, Array]:
-        """Differentiate gradients and curvatures along own and shared parameters, or some of these."""
+        """Differentiate gradients and curvatures along all or some own and shared parameters by finite differences."""
         signs = (1.0, 0.0) if forward else (1.0, -1.0)
         here = at.modes.at.gradient, at.modes.at.curvature[:, : self.question.m, : self.question.m]
         n, m, n_s = self.question.n, self.question.m, self.question.shared.size

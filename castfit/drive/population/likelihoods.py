@@ -1,4 +1,4 @@
-"""What the data of every individual cost, all of them at once, with derivatives by own and shared parameters.
+"""Data costs of all individuals at once, with derivatives with respect to own and shared parameters.
 
     c_i(phi_i, s)      -log p(data of i), all constants included
     g_i  (m + n_s,)    its gradient by (phi_i, s)
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Curved:
-    """Of k individuals: cost (k,), inf where it could not be had; and why, by the place among the k.
+    """Costs of k individuals, (k,), infinite if the evaluation failed, and the reasons of failures by index among
+    the k.
 
     gradient (k, m + n_s), curvature (k, m + n_s, m + n_s): NaN where they failed
     """
@@ -43,12 +44,12 @@ class Curved:
         return cls(np.full(count, np.inf), {}, np.full((count, size), np.nan), np.full((count, size, size), np.nan))
 
     def put(self, who: Index, found: Curved) -> None:
-        """Enter what was found of some."""
+        """Store the results of some individuals."""
         self.cost[who], self.gradient[who], self.curvature[who] = found.cost, found.gradient, found.curvature
         self.failures.update({int(who[k]): why for k, why in found.failures.items()})
 
     def of(self, who: Index) -> Curved:
-        """Return what was found of some."""
+        """Return the results of some individuals."""
         failures = {k: self.failures[i] for k, i in enumerate(who.tolist()) if i in self.failures}
         return Curved(self.cost[who], failures, self.gradient[who], self.curvature[who])
 
@@ -61,7 +62,7 @@ class Curved:
 
 
 class Cohort(Protocol):
-    """What individuals' data cost."""
+    """Interface for the data costs of individuals."""
 
     def curved(self, phi: Array, s: Array, who: Index) -> Curved:
         """Return costs of individuals `who` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""

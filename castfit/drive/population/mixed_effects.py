@@ -40,7 +40,7 @@ _NAMED = 5  # individuals in a message
 
 @dataclass(frozen=True)
 class MixedEffectsProgress:
-    """How far a mixed-effects fit is: iterations, -2 log L, estimates by name, seconds."""
+    """Progress of a mixed-effects fit: iterations, -2 log L, estimates by name, seconds."""
 
     iteration: int
     neg2loglik: float
@@ -307,7 +307,7 @@ class _PopulationSearch:
 
 
 def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:
-    """Say which individuals are missing, and how many."""
+    """Return messages with the number and names of individuals that were left out or not fitted to the end."""
     out: list[str] = []
     for which, what in ((left_out, "left out, as their data cannot be predicted at the start"),
                         (unfinished, "not fitted to the end")):  # fmt: skip
@@ -321,7 +321,7 @@ def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: 
 
 
 def _start(question: Question, start: Any) -> Here:
-    """Return where the search begins."""
+    """Return the initial state of the search."""
     y, k = question.guess.copy(), len(question.upper)
     given = start.values if isinstance(start, MixedEffectsResult) else start
     mistakes: list[str] = []

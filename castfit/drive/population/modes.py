@@ -32,7 +32,7 @@ _MOST = 100
 
 @dataclass(frozen=True)
 class OwnPrior:
-    """Where own parameters are expected: mean (n, m) and precision Omega^-1 (m, m)."""
+    """Normal prior of the own parameters: mean (n, m) and precision Omega^-1 (m, m)."""
 
     mean: Array
     precision: Array
@@ -132,7 +132,7 @@ def solved(matrices: Array, right: Array) -> Array:
 
 
 def _definite(expected: Array, bend: Array | None) -> Array:
-    """Return expected curvatures (k, m, m) with what is to be added, where that leaves them definite."""
+    """Return expected curvatures (k, m, m) plus `bend`; without it where the sum is not positive definite enough."""
     if bend is None:
         return expected
     exact = np.where(np.isfinite(bend).all(axis=(1, 2), keepdims=True), expected + bend, expected)

@@ -1,4 +1,4 @@
-"""What a mixed-effects fit found: the population, its individuals, and how well both are known."""
+"""Result of a mixed-effects fit: the population, its individuals, and the uncertainty of both."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Estimated:
 
 @dataclass(frozen=True)
 class IndividualFit:
-    """What is known of one individual.
+    """Estimates of one individual.
 
     parameters: the most probable own parameters given its data and the population (empirical Bayes estimates),
         natural scale.
@@ -85,7 +85,7 @@ class IndividualFit:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class MixedEffectsResult(RunResult):
-    """What `mixed_effects` found.
+    """Result of `mixed_effects`.
 
     Attributes
     ----------
@@ -198,12 +198,14 @@ class MixedEffectsResult(RunResult):
 
     @cached_property
     def robust_standard_errors(self) -> dict[str, float]:
-        """The same from curvature and scores ("sandwich"): right for models that are not, but for many individuals."""
+        """Sandwich standard errors from curvature and scores: valid for misspecified models, but only with many
+        individuals.
+        """
         return dict(zip(self.names, np.sqrt(np.diag(self._natural(self.errors.robust))).tolist(), strict=True))
 
     @renamed(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
-        """Return intervals by name: normal ones of logarithms for what is positive, of atanh for correlations.
+        """Compute confidence intervals by name: normal in the logarithm for positive values, in atanh for correlations.
 
         Parameters
         ----------
@@ -252,7 +254,9 @@ class MixedEffectsResult(RunResult):
 
     @property
     def objective_nonmem(self) -> float:
-        """The same without n log(2 pi), as NONMEM's FOCE with interaction prints its objective function value."""
+        """Value of -2 log L without n log(2 pi), as NONMEM's FOCE with interaction prints its objective function
+        value.
+        """
         return self.neg2loglik - self.n_data * float(np.log(2.0 * np.pi))
 
     @property

@@ -29,7 +29,7 @@ _BENT = 0.2  # Powell's damping of updates
 
 @dataclass(frozen=True)
 class Here:
-    """Where the search is: all it needs to go on.
+    """State of the search, sufficient to continue it.
 
     y (n_y,), phi (n, m) the individuals' modes, curvature B (n_y, n_y), empty before the quasi-Newton method begins,
     radius, iteration, and what was found at y.
@@ -46,7 +46,7 @@ class Here:
 
 @dataclass(frozen=True)
 class PopulationOptimum:
-    """Where the search ended, and how; without scores if it could not begin."""
+    """Result of the search: the last state and the status; without scores if the search could not begin."""
 
     here: Here
     at: Marginal | None

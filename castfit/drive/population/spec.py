@@ -1,4 +1,4 @@
-"""What users say of a population: how own parameters are distributed over experiments, and on what they depend."""
+"""User specification of a population: distributions of own parameters over experiments, and their covariates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DISTRIBUTIONS = ("lognormal", "normal")
 @brief
 @dataclass(frozen=True, eq=False)
 class Individual:
-    """How one own parameter is distributed over the experiments of a population.
+    """Distribution of one own parameter over the experiments of a population.
 
     With a typical value mu and eta from a normal distribution of mean 0, every experiment (a patient, an animal, a
     well) has the value  mu * exp(eta)  ("lognormal") or  mu + eta  ("normal").
@@ -81,7 +81,7 @@ class Individual:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """How the own parameters of a problem's experiments are distributed: the second level of a mixed-effects model.
+    """Distributions of the own parameters of a problem's experiments: the second level of a mixed-effects model.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class Population:
         return Population(self.individual, correlated=self.correlated, parameters=self.parameters, covariates=known)
 
     def covariate(self, name: str, experiments: Sequence[str], mistakes: list[str]) -> Array:
-        """Return a covariate of each experiment (n,), and note what is missing."""
+        """Return a covariate of each experiment (n,). Append missing values to `mistakes`."""
         given, missing = self.covariates[name], list[str]()
         found: Any = given
         if isinstance(given, Mapping):
@@ -187,7 +187,7 @@ class Population:
 
 
 def _groups(given: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Read which parameters are correlated."""
+    """Read the groups of correlated parameters."""
     if is_one_of(given, True, False):
         return (names,) if given and len(names) > 1 else ()
     outer = items(given)

@@ -1,4 +1,4 @@
-"""What all runs of many fits share: where they run, how they are told of, what is kept of them on the disk.
+"""Common machinery of runs of many fits: execution, progress reports, and checkpoints on disk.
 
 In flow tasks (a function, arguments) and `RunOptions`.  Out come their outcomes one by one, each entered as a row by
 the driver, reported, shown to the callback, and appended to the checkpoint; a run ends early by keyboard, callback or

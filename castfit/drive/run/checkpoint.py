@@ -96,7 +96,7 @@ class Checkpoint:
         return True
 
     def _fail(self, error: OSError) -> None:
-        """Note what is wrong, and say it if somebody listens."""
+        """Record the first write error, and print it to stderr if the run is verbose."""
         if self.trouble:
             return
         self.trouble = (
@@ -118,7 +118,7 @@ class Checkpoint:
 
 @contextmanager
 def intact(where: str, path: str | os.PathLike[str]) -> Generator[None, None, None]:
-    """Take what goes wrong while records are read for damage of their file."""
+    """Convert errors while records are read to an InputError that reports a damaged file."""
     try:
         yield
     except DAMAGE as error:
@@ -127,7 +127,7 @@ def intact(where: str, path: str | os.PathLike[str]) -> Generator[None, None, No
 
 
 def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, **entries: Any) -> dict[str, Any]:
-    """Return what the records of a driver's run belong to: its problem, its method, and other entries."""
+    """Build the header of a driver's records: its problem, its method, and other entries."""
     return {
         "driver": driver,
         **fingerprint(problem),
@@ -139,7 +139,7 @@ def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, *
 
 
 def seed_of(rng: int | np.random.Generator) -> int | str:
-    """Return how a header tells random numbers apart."""
+    """Return the entry of a header that identifies the random numbers."""
     return int(rng) if isinstance(rng, (int, np.integer)) else "of a generator"
 
 
@@ -183,7 +183,7 @@ def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]
 
 
 def differences(found: Header, wanted: Header) -> list[str]:
-    """Say in what two headers differ, versions apart."""
+    """Describe the differences between two headers, except versions."""
     wanted = json.loads(_text(wanted))
     said: list[str] = []
     for key in dict.fromkeys((*wanted, *found)):
@@ -237,7 +237,7 @@ def _shown(value: Any) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put a new file's name on the disk too, where folders can be synchronized."""
+    """Flush a folder to disk, so that a new file's name is stored, if the platform supports it."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -19,7 +19,7 @@ Parts = TypeVar("Parts", bound=tuple[Any, ...])
 
 
 def task(function: Callable[P, T]) -> Callable[P, T | InputError | str]:
-    """Let a function run anywhere as the task of a run: with one BLAS thread, and errors that are returned.
+    """Wrap a function as a task of a run: one BLAS thread, and errors returned instead of raised.
 
     Misuse is returned as it is; of other errors the text, as one task must not cost the others.  Numbers overflow far
     from any solution, which is nothing to be told.

@@ -22,7 +22,7 @@ from castfit.result.result import Result
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """What a fit that ended leaves to tell: what a callback gets, the state of the run, the fit, how many ended.
+    """Report after a fit ended: the callback argument, the state of the run, the fit, and the number of ended fits.
 
     Of a run that has `enough` nothing more is wanted: what is still running is given up.  To a state that does not say
     itself how long the rest takes (`timed`) this is added.
@@ -52,7 +52,7 @@ class RunSession:
         return self.pool.run(function, tasks, limit=limit, deadline=self.run.deadline, idle=renew, expected=expected)
 
     def answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Call a function with each of these arguments; return the outcomes in this order, whoever gave them."""
+        """Call a function with each tuple of arguments, and return the outcomes in the same order."""
         tasks = deque(enumerate(calls))
         count = len(tasks)
         found = dict(self.outcomes(function, tasks))

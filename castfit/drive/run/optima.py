@@ -1,4 +1,4 @@
-"""What many local fits say together: which optima there are, and whether more starts are worth it."""
+"""Joint analysis of many local fits: the distinct optima, and the benefit of more starts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Merit:
-    """What fits of a problem are compared by: the objective of a `Result`, and what differences of it mean.
+    """Measure by which fits of a problem are compared: the objective of a `Result`, and the scale of its differences.
 
     measure : how it is called: "chi2" where sigmas are known, "PEtab's objective" of PEtab problems, else "-2 log L"
     n_data : number of data
@@ -154,7 +154,7 @@ def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def fits_lacking(w: int, N: int) -> int:
-    """Return how many fits more than N are worth it where N fits ended in w different optima; see `Outlook`."""
+    """Return the number of further fits that are worthwhile if N fits ended in w distinct optima; see `Outlook`."""
     return max(2 * w**2 + 3 * w + 2 - N, 0)
 
 

@@ -22,7 +22,7 @@ from castfit.problem.problem import kind_mistakes
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a run takes place, how long it may take, how it reports, and what it leaves on the disk.
+    """Options of a run: workers, time limits, progress reports, and checkpoint.
 
     `max_time` and `fit_max_time` are seconds for everything and for one fit; `began` is as `time.time` gives it.
     """
@@ -44,7 +44,7 @@ class RunOptions:
         return replace(self, **numbers)
 
     def mistakes(self) -> list[str]:
-        """Say everything that is wrong, naming the fix; `file_mistakes` does so for the checkpoint."""
+        """Return messages about invalid options, each with its fix; `file_mistakes` checks the checkpoint."""
         seconds, executor = "give a positive number of seconds", isinstance(self.workers, Executor)
         return option_mistakes(
             ("workers", self.workers, executor or is_count(self.workers, 1),
@@ -57,7 +57,7 @@ class RunOptions:
         )  # fmt: skip
 
     def file_mistakes(self) -> list[str]:
-        """Say what is wrong about the checkpoint."""
+        """Return messages about invalid checkpoint options."""
         given: Any = self.checkpoint
         wrong = flag_mistakes(resume=self.resume)
         if given is not None and not isinstance(given, (str, PathLike)):
@@ -73,11 +73,13 @@ class RunOptions:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken until now."""
+        """Elapsed seconds since the run began."""
         return time.time() - self.began
 
     def stopped(self, by: Status | None, unfinished: bool) -> Status | None:
-        """Return what ended the run, given what stopped its loop and whether any fit did not finish: maybe the time."""
+        """Return the status that ended the run; MAX_TIME if nothing stopped the loop but fits are unfinished and
+        time is over.
+        """
         return Status.MAX_TIME if by is None and unfinished and self.seconds >= self.max_time else by
 
     def freeze(self, where: str, what: str, parts: Parts) -> bytes | Parts:
@@ -103,7 +105,7 @@ class RunOptions:
         return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=bool(self.verbose)))
 
     def wants_end(self, now: Any) -> bool:
-        """Tell the callback how things stand; return whether it asks to stop."""
+        """Call the callback with the progress; return whether it asks to stop."""
         return self.callback is not None and bool(self.callback(now))
 
 

@@ -1,4 +1,4 @@
-"""What runs of many fits share: rows of trials, results with a best fit, columns, and sentences of their summaries."""
+"""Common parts of runs of many fits: rows of trials, results with a best fit, columns, and summary sentences."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class FitRecord:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is kept of a fit, with the counts of all fits on the way to it, its seconds, and what cut it off.
+    """Result of one fit, with the counts of all fits on the way to it, its seconds, and whether the run's end cut it
+    off.
 
     horizons : of an incremental fit
     seconds : on the wall clock
@@ -113,11 +114,11 @@ class Trial(FitRecord, ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What it is called in messages, after "start"."""
+        """Name of the trial in messages, after "start"."""
 
     @property
     def sentence(self) -> str:
-        """How it ended in one line."""
+        """One-line summary of how the fit ended."""
         took = f"{self.iterations} iterations, {self.time:.2f} s"
         return f"start {self.name}: {self.status}, {self.measure} = {self.objective:.6g}, {took}"
 
@@ -144,12 +145,14 @@ class Trial(FitRecord, ABC):
 
 
 def measure_of(trials: Iterable[Trial]) -> str:
-    """Return what fits are compared by."""
+    """Return the name of the measure by which fits are compared."""
     return next((t.measure for t in trials if t.measure != CHI2), CHI2)
 
 
 def ending(stopped: Status | None, trials: Sequence[Trial], finished: int, what: str, *others: str) -> str:
-    """Say how a run ended: what stopped it or else why some were not run, how many ended, what was lost, and more."""
+    """Build the message about the end of a run: the reason, the number of ended fits, lost fits, and other
+    sentences.
+    """
     total = len(trials)
     count = f"All {total} {what} ended." if finished == total else f"{finished} of {total} {what} ended."
     unrun = sorted({t.message for t in trials if t.status == "not_run"})
@@ -160,7 +163,7 @@ def ending(stopped: Status | None, trials: Sequence[Trial], finished: int, what:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunResult(ABC):
-    """What a run of fits came to; its text is its summary."""
+    """Result of a run of fits; its text is its summary."""
 
     @abstractmethod
     def summary(self) -> str:
@@ -187,12 +190,12 @@ class SavedResult(RunResult):
 
     @abstractmethod
     def _records(self) -> Iterable[Mapping[str, Any]]:
-        """Return what the lines of the file say."""
+        """Return the records of the lines of the file."""
 
     @classmethod
     @abstractmethod
     def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Self | None:
-        """Return what the lines of a file say; None if that is no result."""
+        """Build a result from the lines of a file; return None if they are not a result."""
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem; the file is a checkpoint, from which a later run may go on."""
@@ -200,7 +203,7 @@ class SavedResult(RunResult):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote, or the checkpoint of a run, finished or not; then see `with_problem`.
+        """Load a file written by `save`, or the checkpoint of a run, finished or not; then see `with_problem`.
 
         Raises
         ------
@@ -218,7 +221,7 @@ class SavedResult(RunResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchResult(RunResult):
-    """What a search by many fits found; `best` is None if none came to an end that counts."""
+    """Result of a search by many fits; `best` is None if no fit produced a usable result."""
 
     best: Result | None
     instead: ClassVar[str] = "give its best fit, .best"  # where a fit is asked for
@@ -229,7 +232,7 @@ class SearchResult(RunResult):
         return self.best is not None and self.best.success
 
     def report(self, path: str | Path, **options: Any) -> Path:
-        """Write a page that tells what was found, and the story of the best fit; see `Result.report`.
+        """Write a page with the result of the search and a report on the best fit; see `Result.report`.
 
         Parameters
         ----------

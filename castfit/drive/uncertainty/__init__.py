@@ -1,4 +1,4 @@
-"""How far the estimates of a fit can be trusted: what is unknown about them, and what the data determine.
+"""Uncertainty of the estimates of a fit, and identifiability: what the data determine.
 
 In flows a result that succeeded, with its problem.  Out come intervals, draws, verdicts and bands: by likelihood
 profiles (`profile`), by fits to other data (`refits`: `bootstrap`, `leave_out`, `coverage`), by draws from the

@@ -1,4 +1,4 @@
-"""What a bootstrap and a sampler have in common: draws of the estimates of a result."""
+"""Common base of the bootstrap and the sampler: draws of the estimates of a result."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _ACCURACY = 10.0  # times its tolerance: what CVODES errs by
 @brief
 @dataclass(frozen=True, eq=False, repr=False)
 class IdentifiabilityStudy(Tabled):
-    """What is identifiable, structurally and practically; ``print`` shows it.
+    """Result of a study of structural and practical identifiability; ``print`` shows it.
 
     Attributes
     ----------
@@ -125,12 +125,12 @@ class IdentifiabilityStudy(Tabled):
         )
 
     def _open(self, name: str) -> bool:
-        """Whether the verdict leaves something to be done; before a fit nothing is known of standard errors."""
+        """Check whether a quantity is not yet well determined or at its bound; always True before a fit."""
         return self.region is None or self.kinds[name] not in (WELL_DETERMINED, AT_BOUND)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to know beyond the table: what explains the verdicts, and never contradicts one."""
+        """Messages that supplement the table and explain the verdicts."""
         found = [self.structure.sentence]
         others = [n for n in self.names if n not in self.subset and self._open(n)]
         if others:
@@ -171,7 +171,7 @@ class IdentifiabilityStudy(Tabled):
 def identifiability(
     problem: Result | Posable, *, rng: int | np.random.Generator = 0, max_time: float = 60.0
 ) -> IdentifiabilityStudy:
-    """Find what is identifiable: by the model's structure, by these data, and what to measure next.
+    """Assess structural and practical identifiability, and suggest what to measure next.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def _at(names: Sequence[str], places: NDArray[np.intp]) -> tuple[str, ...]:
 
 
 def _kind(name: str, bare: Structure, fitted: Result | None) -> tuple[str, str]:
-    """Tell structural from practical: the kind of a quantity, and a sentence."""
+    """Return the identifiability kind of a quantity, structural or practical, and a sentence that explains it."""
     hidden = bare.of(name)
     if hidden is not None:
         error = np.inf if fitted is None else fitted.standard_errors[name]
@@ -269,7 +269,7 @@ def _kind(name: str, bare: Structure, fitted: Result | None) -> tuple[str, str]:
 
 
 def _sizes(posed: Posed, theta: Array) -> Array:
-    """Return what a relative change of 1 is in search scale, at the guess."""
+    """Return the size in search scale that corresponds to a relative change of 1, at the guess."""
     natural = np.abs(posed.to_natural(theta))
     return np.where(posed.log, 1.0, np.where(natural > 0.0, natural, 1.0))
 

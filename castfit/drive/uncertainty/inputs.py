@@ -1,4 +1,4 @@
-"""What drivers that begin at a result, or at a problem, ask of it."""
+"""Argument checks for drivers that begin at a result or at a problem."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def solved_problem(where: str, result: Any, mistakes: list[str]) -> Posed:
 
 
 def problem_mistakes(given: Any, remedy: str) -> list[str]:
-    """Say why something is neither a problem that can be estimated nor a result that knows one."""
+    """Return messages if the argument is neither a problem that can be estimated nor a result with its problem."""
     if isinstance(given, Result):
         return [UNKNOWN_MODEL] if given.problem is None else kind_mistakes(given.problem)
     if not hasattr(given, "posed"):

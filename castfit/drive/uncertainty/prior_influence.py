@@ -1,4 +1,4 @@
-"""What priors do to a fit: the most probable estimates beside those of the data alone."""
+"""Influence of priors on a fit: the most probable estimates compared with those of the data alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PriorInfluence:
     shares: dict[str, float]
 
     def remark(self, name: str) -> str:
-        """Say in words what priors do to an estimate."""
+        """Return a phrase that describes the influence of the priors on an estimate."""
         shift, share = self.shifts[name], self.shares[name]
         if not self.likelihood.success:
             return "not known: the fit without priors did not succeed"

@@ -42,7 +42,7 @@ class Laws:
 
 
 def idle_states(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, zero: Mask, vary: Mask) -> Mask:
-    """Find the states (n_x,) that stay at zero whatever the others do: of those that are `zero`, as many as can be.
+    """Find the largest set of the `zero` states that stay at zero whatever the others do, as a mask (n_x,).
 
     They are the largest set whose rates vanish where all of the set is zero; it is found by leaving out what moves.
     """

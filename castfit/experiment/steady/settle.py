@@ -1,4 +1,4 @@
-"""Integration up to where a model stands still: runs of outputs, each of them eight times as late as the one before.
+"""Integration until a model reaches steady state: runs of outputs, each output time eight times the previous one.
 
 Accuracy matters little on the way, as long as no basin of another steady state is entered; stability and long steps do.
 castfit's own method is L-stable and conserves what the model conserves linearly, and near rest its steps grow, so that
@@ -35,7 +35,9 @@ _OPTIONS = IntegratorOptions(
 
 @dataclass(frozen=True)
 class SettlingPoint:
-    """Where the integration is: time, variables w (n,), rates F (n,), Jacobian J (n, n), magnitudes so far (n,)."""
+    """Point of the integration: time, variables w (n,), rates F (n,), Jacobian J (n, n), largest magnitudes so far
+    (n,).
+    """
 
     time: float
     w: Array
@@ -45,7 +47,7 @@ class SettlingPoint:
 
 
 def settling(system: ca.Function, states: tuple[str, ...]) -> Integrator:
-    """Return what integrates a function (t, x, z, p, u) -> (ode, alg) without inputs from one output to the next."""
+    """Build the integrator of a function (t, x, z, p, u) -> (ode, alg) without inputs, from one output to the next."""
     algebraic = tuple(f"z{i}" for i in range(system.size1_in(2)))
     return Integrator.of(system, states, algebraic, _GRID, _OPTIONS)
 

@@ -53,7 +53,7 @@ _NOT_ISOLATED = "the steady state is not isolated: it depends on more than the c
 
 @dataclass(frozen=True)
 class Resting:
-    """What was found: variables w (n_w,), NaN if there is no steady state, and the reason in words, empty if there is.
+    """Result of a steady-state search: variables w (n_w,), NaN if it failed, and the reason of a failure, else empty.
 
     matrix : (n_w, n_w) G_w at w
     eigenvalues : (n_x,) complex, of the Jacobian along the states, zeros of the laws included
@@ -113,7 +113,7 @@ _LAST: Built[Rest, list[tuple[tuple[bytes, bytes], Resting]]] = Built()
 
 @dataclass(frozen=True, eq=False)
 class Rest(Picklable):
-    """Where a model comes to rest under given inputs u (n_u,); z_guess (n_z,).
+    """Steady-state problem of a model under given inputs u (n_u,), with a guess z_guess (n_z,) of the algebraic states.
 
     `equations` are (t, x, z, p, u) -> (ode, alg);  `idle` (n_x,) are states that begin and stay at zero.
     """
@@ -161,7 +161,7 @@ class Rest(Picklable):
         return _solve(at.matrix, right)
 
     def adjoint(self, at: Resting, p: Array, weight: Array) -> tuple[Array, Array, Array]:
-        """Return what the second derivatives of  sum_i weight_i w_i  consist of.
+        """Return the terms of the second derivatives of sum_i weight_i w_i.
 
         on_p (n_p,), on_a (n_x,), gradients by p and a; and bend (n_w + n_p, n_w + n_p), its Hessian along V = (dw, dp).
         """
@@ -291,7 +291,7 @@ class Rest(Picklable):
         return None
 
     def _unsettled(self, now: SettlingPoint) -> str:
-        """Say how the model moves on."""
+        """Describe how the model still changes at the last point of the integration."""
         if not (np.isfinite(now.rate).all() and np.isfinite(now.jacobian).all()):
             return f"its rates cannot be computed {_after(now.time)}"
         n = self.n_x
@@ -346,5 +346,5 @@ def _factorised(matrix: Array) -> Callable[[Array], Array] | None:
 
 
 def _after(time: float) -> str:
-    """Say when; a model whose rates vanish in no time that numbers hold was followed as far as they go."""
+    """Format the elapsed time. A non-finite time means that the model was followed as far as numbers allow."""
     return f"after a time of {time:.4g}" if np.isfinite(time) else "however long one waits,"

@@ -1,4 +1,4 @@
-"""Where a search starts: parameters matched to measured states, and decomposition."""
+"""Start of a search: parameters matched to measured states, and decomposition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a fit starts: theta (n_theta,), search scale.
+    """Start of a fit: theta (n_theta,), search scale.
 
     note : what was done to find it, in a sentence
     ended : why that search ended early, if it did: MAX_TIME or INTERRUPTED

@@ -1,4 +1,4 @@
-"""Where a search for the most likely parameters begins: at a fit by least squares, with spreads as its residuals say.
+"""Start of a maximum-likelihood search: a least-squares fit, with spreads estimated from its residuals.
 
 A density other than the normal one tells little far from its top: outliers that a robust density forgives are what a
 model looks like that is far off, and a spread that follows the residuals of such a model says that nothing is known.

@@ -54,7 +54,7 @@ _ARRIVED = 0.01
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a candidate came to.
+    """Result of the descent from one candidate.
 
     theta (n,), cost : there;  at_looks : its costs at `LOOKS`, NaN where it had ended;  work : in simulations, a sweep
     of all sensitivities counted by what it takes;  dropped : whether it was not let to its end;  optimum : whether
@@ -77,14 +77,14 @@ _SOFT = 4.5  # the same for an evaluation of soft equations
 
 
 def work_of(evaluations: dict[str, int], n_theta: int) -> float:
-    """Return how many simulations evaluations are worth; about three sensitivities go into one."""
+    """Convert evaluations to an equivalent number of simulations; about three sensitivities count as one."""
     sweeps = evaluations.get("jacobians", 0)
     others = sum(evaluations.values()) - sweeps
     return others + (1.0 + n_theta / 3.0) * sweeps
 
 
 def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
-    """Return which draw has the lowest cost, and that cost."""
+    """Return the index of the draw with the lowest cost, and that cost."""
     costs = [scene.cost(theta) for theta in draws]
     k = int(np.argmin(costs))
     return k, costs[k]
@@ -187,7 +187,8 @@ def grow(
 
 
 def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
-    """Let constant states and parameters find each other while equations harden; return where to, and the work.
+    """Estimate constant states and parameters under gradually hardened equations. Return theta and the work in
+    simulations.
 
     `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RAMPS`.
     """

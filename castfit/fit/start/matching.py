@@ -148,7 +148,7 @@ class _OfTheta:
 
 
 def _known(problem: Posed, theta: Array, states: States) -> list[Mask]:
-    """Tell, per experiment, the states that were given from those that were simulated, algebraic ones among them."""
+    """Return, per experiment, a mask of the given states, as opposed to simulated ones, algebraic states included."""
     model = problem.model
     if isinstance(states, Trajectory):
         return [np.ones(len(model.states) + len(model.algebraic_states), dtype=bool) for _ in problem.conditions]

@@ -1,4 +1,4 @@
-"""What searches of one problem share, built once per process: the problem at low accuracy, its horizons, where to draw.
+"""Shared data of the searches of one problem, built once per process: low-accuracy problem, horizons, draw ranges.
 
 Starts are compared, and trajectories followed, by single shooting at the accuracy of a search, over shorter horizons at
 a rougher one.  Nothing that is reported is so: what looks good is fitted again by `castfit.fit`, at full accuracy, and
@@ -72,7 +72,7 @@ class Scene:
 
     @property
     def places(self) -> list[int]:
-        """Where the quantities that are searched stand among all."""
+        """Positions of the searched quantities among all quantities."""
         return [self.asked.names.index(name) for name in self.searched.names]
 
     def until(self, end: float) -> ShootingProblem:
@@ -104,7 +104,7 @@ class Scene:
 
     @property
     def finer(self) -> Scene:
-        """The scene at full accuracy, for what is integrated to another shape at that of a search."""
+        """Scene at full accuracy, for problems whose trajectories have another shape at the accuracy of a search."""
         if self._finer is None:
             staged = self.staged.integrated_by(self.exactly.integrator)
             self._finer = replace(self, staged=staged, _shorter={}, _accurate=staged)
@@ -121,7 +121,7 @@ class Scene:
         return cost_of(self.staged, theta)
 
     def exact_cost(self, theta: Array) -> float:
-        """Return the same at full accuracy."""
+        """Return the cost at theta (n,) at full accuracy, infinite if the model cannot be integrated."""
         return self.finer.cost(theta)
 
 
@@ -145,7 +145,7 @@ def scene_of(posed: Posed) -> Scene:
 
 
 def search_options(outputs: int = 1) -> IntegratorOptions:
-    """Return how searches integrate: by the compiled method, where there is one.
+    """Return the integrator options of searches: the compiled method if it is available.
 
     Far from any optimum a few points in a hundred take a hundred times as many steps as the others, and would take most
     of the time: with so many `outputs` there may be at most so many steps between two of them.
@@ -159,7 +159,7 @@ def search_options(outputs: int = 1) -> IntegratorOptions:
 
 
 def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
-    """Return what is searched in a problem, its bounds, and units of the search at its guess, (n,) each.
+    """Return the searched problem, its bounds, and the units of the search at its guess, (n,) each.
 
     Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
     """
@@ -197,18 +197,18 @@ def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Ar
 
 
 def reach_of(guess: Array, log: Mask) -> Array:
-    """Return how far from the guess (n,), in search scale, starts are drawn where there are no bounds."""
+    """Return the range about the guess (n,), in search scale, from which starts are drawn if bounds are missing."""
     return np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
 
 
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
-    """Say where starts were drawn, by quantity in natural values, of which a bound is missing; empty if none is."""
+    """Describe the ranges of starts, in natural values, of quantities without a bound; empty if there are none."""
     said = listed((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
     return f"Where a bound is missing, starts were drawn about the guess: {said}." if ranges else ""
 
 
 def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
-    """Return typical magnitudes of states, per condition: upper quartiles of those at the guess and at draws.
+    """Compute typical magnitudes of states, per condition: upper quartiles over the guess and several draws.
 
     Where parameters are known to decades a state may be 1e-47 at one point and 10 at another; in units of the first,
     nothing can be integrated at the second.

@@ -99,7 +99,7 @@ class SoftStart:
 
 @dataclass(frozen=True)
 class Softened:
-    """Where soft equations led: theta (n_theta,), search scale, and the trajectory there, one per experiment."""
+    """Result of a soft start: theta (n_theta,), search scale, and the trajectory there, one per experiment."""
 
     theta: Array
     nodes: list[Nodes]
@@ -108,7 +108,7 @@ class Softened:
 
 
 def softened(problem: Posed, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG) -> Origin:
-    """Return where a fit starts: where soft equations led, or theta itself if there was no time for that.
+    """Return the start of a fit from softened equations, or theta itself if the time was too short.
 
     Raises InputError if states trigger events.
     """
@@ -127,7 +127,7 @@ def soft_start(
     *,
     stations: tuple[float, ...] = LONG,
 ) -> Softened:
-    """Let constant states and theta (n_theta,) find each other while equations harden.
+    """Estimate constant states and theta (n_theta,) jointly while the equations harden.
 
     The start is simulated by the integrator, to know how large states are; `stations` are
     `castfit.solve.relaxed_dynamics.LONG` or `SHORT`.
@@ -169,7 +169,7 @@ def _largest(simulated: Trajectory) -> Array:
 
 
 def _positive(problem: Posed, simulated: Trajectory) -> Mask:
-    """Return which states are searched as logarithms, (n_x + n_z,).
+    """Return a mask of the states that are searched as logarithms, (n_x + n_z,).
 
     What is algebraic follows from the others: it counts as positive where these are and its simulation is.
     """

@@ -1,4 +1,4 @@
-"""Experiments: what conditions set, at the start, before it and at later times, and what is measured then."""
+"""Construction of experiments from PEtab tables: initial values, pre-equilibration, later changes and measured data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from castfit.simulate.steady_state import steady_state
 
 @dataclass(frozen=True)
 class PeriodValues:
-    """What a period sets: constants of the model; initial values of its states by their own names; `set` says which.
+    """Values that one period assigns: constants and initial values, by name. `chosen`: the states set at the start.
 
     `where` is the table row of each target.
     """
@@ -38,7 +38,7 @@ class PeriodValues:
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes experiments of rows; what is wrong is added to `mistakes`."""
+    """Reader of experiment rows; errors are appended to `mistakes`."""
 
     stated: ProblemTables
     entities: Entities
@@ -46,7 +46,7 @@ class Reader:
     mistakes: list[str]
 
     def plan(self, row: ExperimentRow) -> dict[float, PeriodValues]:
-        """Return what each period of an experiment sets."""
+        """Return the assigned values of each period of an experiment, keyed by the period's time."""
         later = row.during[0].time if row.during else 0.0
         return {p.time: self._values(p, row, moving=p.time > later) for p in row.periods}
 
@@ -98,11 +98,11 @@ class Reader:
         return ca.vertcat(entities.time, *(s for s, _ in symbols)), ca.vertcat(*(ca.SX(v) for _, v in symbols))
 
     def _differs(self, name: str, value: Graph) -> bool:
-        """Tell whether a constant is not what the model says."""
+        """Check whether a value of a constant differs from its value in the model."""
         return not ca.is_equal(ca.SX(value), ca.SX(self.entities.values[name]), 20)
 
     def _given(self, period: Period, row: ExperimentRow) -> dict[str, Graph]:
-        """Return what the conditions of a period set, by identifier of the model."""
+        """Return the values assigned by the conditions of a period, keyed by model identifier."""
         given: dict[str, Graph] = {}
         said: dict[str, tuple[str, str]] = {}
         for change in (c for name in period.conditions for c in self.stated.conditions.get(name, ())):
@@ -143,7 +143,7 @@ class Reader:
         self.mistakes.extend(m for m in dict.fromkeys(found) if m not in self.mistakes)
 
     def refuse(self, row: ExperimentRow, data: Sequence[Datum]) -> None:
-        """Find what cannot be expressed in an experiment, by name."""
+        """Record an error for each feature of an experiment or its data that castfit cannot express."""
         at_rest = [d.row.where for d in data if isinf(d.row.time)]
         events = self.entities.events
         if at_rest and (events or len(row.during) > 1):
@@ -190,7 +190,7 @@ def experiments_of(
     put: Constants,
     notes: list[str],
 ) -> Iterable[Experiment]:
-    """Return what is measured at times, and, apart, what is measured at rest.
+    """Yield one experiment with the time-course data and a separate one with the steady-state measurements.
 
     What happens after the last measurement is left out, and noted.
     """
@@ -254,7 +254,7 @@ def _event(event: Event, put: Constants) -> Event:
 
 
 def _changes(period: Period, values: PeriodValues, put: Constants) -> list[Any]:
-    """Return what a period changes when it begins; a value measured at its very beginning is measured after it."""
+    """Return the events at the beginning of a period. A value measured at that time is measured after the changes."""
     found: list[Any] = []
     if values.constants:
         found.append(ParameterSwitch(period.time, {n: put(v) for n, v in values.constants.items()}, "after"))

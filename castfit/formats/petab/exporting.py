@@ -45,7 +45,7 @@ _FIRST_SIGMA = 0.1  # of the data: the nominal value of a standard deviation of 
 
 @dataclass
 class _Tables:
-    """What is written, and what cannot be."""
+    """Contents of the PEtab tables to write, and messages about content that PEtab cannot express."""
 
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     observables: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -263,7 +263,7 @@ def _add_condition(name: str, said: Mapping[str, Any], experiment: Experiment, t
 
 
 def _resolved(value: Any, said: Mapping[str, Any]) -> Any:
-    """Put what an experiment says of parameters into an expression of them."""
+    """Substitute an experiment's parameter assignments into an expression."""
     for _ in said:
         found = [s for s in ca.symvar(value) if s.name() in said] if isinstance(value, ca.SX) else []
         if not found:
@@ -343,7 +343,7 @@ def _kind(noise: Noise) -> tuple[str | None, float]:
 
 
 def _expanded(expression: ca.SX, model: Model) -> ca.SX:
-    """Put outputs' expressions for their names."""
+    """Substitute the expressions of outputs for their names."""
     states = {*model.states, *model.algebraic_states}
     meant = [s for s in ca.symvar(expression) if s.name() in model.outputs and s.name() not in states]
     if not meant:

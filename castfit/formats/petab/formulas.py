@@ -29,7 +29,7 @@ def number(text: str) -> float | None:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text is an identifier of PEtab."""
+    """Check whether a text is a valid PEtab identifier that is not reserved."""
     return _NAME.match(text) is not None and text.lower() not in RESERVED
 
 
@@ -77,7 +77,7 @@ def _known(name: str, known: Mapping[str, Graph]) -> Graph:
 
 
 def _result(text: str, operation: Operation, operands: list[Graph]) -> Graph:
-    """Carry an operation out; what is made of numbers is a number."""
+    """Apply an operation to its operands. The result is a number if all operands are numbers."""
     name = operation[0]
     function = _piecewise if name == PIECEWISE else _OPERATORS.get(operation) or _FUNCTIONS[name]
     given = [a for a in operands if not isinstance(a, ca.SX)]

@@ -1,4 +1,4 @@
-"""What identifiers of the model and names in tables mean, and numbers in the place of what nothing changes."""
+"""Resolution of identifiers of the model and the tables, and replacement of unchanged constants by their values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Entities:
 
     @property
     def moving(self) -> frozenset[str]:
-        """The identifiers of what is no constant: states, time, and what follows from rules."""
+        """The identifiers that are not constants: states, time, and quantities determined by rules."""
         return frozenset(n for n in self.meaning if n not in self.constants)
 
 
@@ -93,7 +93,7 @@ def _split(column: ca.SX) -> list[ca.SX]:
 
 @dataclass(frozen=True)
 class Naming:
-    """What names stand for.
+    """Mapping of names in the tables to their expressions.
 
     table : mapping from str to ParameterRow
     targets : constants of the model that conditions set
@@ -107,7 +107,7 @@ class Naming:
 
 
 def name_all(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> Naming:
-    """Find out what all names stand for; those of which nothing is known are mistakes."""
+    """Resolve all names of the tables, and append an error to `mistakes` for each unknown or inadmissible target."""
     table = {row.name: row for row in stated.parameters}
     targets: dict[str, None] = {}
     for change in (c for group in stated.conditions.values() for c in group):
@@ -174,5 +174,5 @@ class Constants:
         return float(value) if value.is_constant() else value
 
     def graph(self, value: Graph) -> ca.SX:
-        """Return the same as an expression always."""
+        """Return the result of `__call__` as a CasADi expression, even if it is a number."""
         return ca.SX(self(value))

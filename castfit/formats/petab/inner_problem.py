@@ -76,7 +76,7 @@ class InnerProjection(Projection):
         return np.sort(self.inner)
 
     def key(self, v: Array) -> bytes:
-        """Return what tells points apart: all but what is eliminated."""
+        """Return a cache key of a point, from all its entries except the eliminated ones."""
         out = v.copy()
         out[self.inner] = 0.0
         return out.tobytes()
@@ -123,7 +123,7 @@ class InnerProjection(Projection):
         return out
 
     def _solve(self, part: Sequence[LinearUse], seen: Sequence[list[tuple[Measured, Array]]], found: Array) -> None:
-        """Put the entries of one part where they are best."""
+        """Set the entries of one part to their optimal values in `found`."""
         members = sorted({k for use in part for k in use.members})
         logs = np.array([any(use.unit > 0.0 for use in part if k in use.members) for k in members])
         rows = [self._rows(use, members, seen) for use in part]
@@ -175,7 +175,7 @@ class InnerProjection(Projection):
 
 
 def _between(A: Array, b: Array, known: Array, lower: Array, upper: Array) -> Array:
-    """Minimise |A x - b| between bounds; what is not determined stays near `known`."""
+    """Minimise |A x - b| subject to bounds; components that the data do not determine stay near `known`."""
     x = least_squares(A, b, known, np.zeros(known.size))
     if ((x >= lower) & (x <= upper)).all():
         return x
@@ -200,7 +200,9 @@ class LinearQuantities:
     obstacles: Mapping[str, str]
 
     def projection(self, posed: Posed, sigma: tuple[Array, Array]) -> InnerProjection:
-        """Return what stands in the place of a staged problem's own projection; sigma as there."""
+        """Build the projection that replaces a staged problem's own one; `sigma` has the floors and ceilings of
+        unknown sigmas.
+        """
         inner = np.array(self.entries, dtype=np.intp)
         place = {j: k for k, j in enumerate(self.entries)}
         columns: list[tuple[Index, Index]] = []
@@ -235,7 +237,9 @@ def _together(uses: Sequence[LinearUse]) -> Iterator[tuple[LinearUse, ...]]:
 
 
 def linear_quantities(posed: Posed, names: Iterable[str] | None = None) -> LinearQuantities:
-    """Find what enters the data linearly and nothing else, of all quantities or of the named ones, in their order."""
+    """Find the quantities that enter the data linearly and nothing else, among all or the named ones, in their
+    order.
+    """
     asked = posed.names if names is None else tuple(names)
     obstacles: dict[str, str] = {}
     tried: list[int] = []
@@ -260,7 +264,7 @@ def linear_quantities(posed: Posed, names: Iterable[str] | None = None) -> Linea
 
 
 def _apart(posed: Posed, j: int) -> str:
-    """Say what else than measured outputs a quantity enters."""
+    """Return the reason why a quantity enters more than the measured outputs; empty if it does not."""
     if posed.quantities[j].kind != "parameter":
         return "it is an initial state"
     if posed.informed[j]:
@@ -279,7 +283,7 @@ def _apart(posed: Posed, j: int) -> str:
 
 
 def _expressed(condition: Condition) -> Index:
-    """Return the entries of q that are parameters, or in expressions of these."""
+    """Return the entries of q that are parameters, or that occur in expressions of parameters."""
     link = condition.link
     found = set(np.flatnonzero(link.of >= 0).tolist())
     for part in link.parts:
@@ -290,7 +294,7 @@ def _expressed(condition: Condition) -> Index:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """How the data of one experiment depend on the entries `tried` of theta.
+    """Dependence of one experiment's data on the entries `tried` of theta.
 
     by (n_g, k) : which outputs and spreads contain which;  bent : per output, pairs of entries in which it is not
     linear;  pure : pairs of an output and an entry to which it is proportional
@@ -350,7 +354,7 @@ class _Pattern:
                 yield row
 
     def obstacle(self, j: int, chosen: Sequence[int]) -> str:
-        """Say why an entry of theta cannot be eliminated beside others."""
+        """Return the reason why an entry of theta cannot be eliminated together with `chosen` ones; empty if it can."""
         outputs, names = self.posed.outputs, self.posed.names
         for row in self._measured(j):
             if row >= len(outputs):
@@ -393,7 +397,7 @@ class _Pattern:
 
 
 def _kind(patterns: Sequence[_Pattern], j: int) -> str:
-    """Say that no data contain an entry, or both values and logarithms."""
+    """Return an obstacle if no data depend on an entry, or if both values and logarithms do; empty otherwise."""
     kinds = set[bool]().union(*(of.units(j) for of in patterns))
     if not kinds:
         return "no measured value depends on it"

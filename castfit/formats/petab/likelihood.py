@@ -47,7 +47,9 @@ class Evaluated:
 
     @property
     def negative_log_likelihood(self) -> float:
-        """Of the data, with all constants; sigmas of which nothing is said are the most likely ones."""
+        """Negative log-likelihood of the data with all constants; sigmas without a given value are at their
+        estimates.
+        """
         unknown = int(self.staged.layout.group_sizes.sum())
         return 0.5 * float(neg2loglik(self.at.cost, constant(self.posed), n_unknown=unknown))
 

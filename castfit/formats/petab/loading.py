@@ -109,7 +109,7 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
 
 
 def load_tables(file: Any, show: Callable[[str], object] = lambda text: None) -> LoadedProblem:
-    """Read a problem, and keep what its tables say; `show` is told what is being done."""
+    """Read a PEtab problem and keep the contents of its tables; progress messages are passed to `show`."""
     overview = read_overview(file)
     mistakes: list[str] = []
     show("reading the tables")
@@ -188,7 +188,9 @@ def build(
 
 
 def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
-    """Say which nominal values of what is estimated lie outside of their bounds, but for rounding."""
+    """Return a message for each estimated parameter whose nominal value lies outside its bounds by more than
+    rounding.
+    """
     return tuple(
         f"{row.where}: '{row.name}' has the nominalValue {row.nominal:g} outside of its bounds, {row.lower:g} to "
         f"{row.upper:g}; it starts at the nearer one"
@@ -248,7 +250,7 @@ def _inside(experiments: Iterable[Experiment]) -> set[str]:
 
 
 def parameter(row: ParameterRow, version: int, *, matters: bool = True) -> Parameter:
-    """Return what a row of the parameter table says: an estimated parameter, or a fixed one."""
+    """Convert a row of the parameter table to an estimated or a fixed parameter."""
     if row.nominal is not None and not (row.estimated and matters):
         return Parameter(row.nominal, fixed=True)
     log = row.scale != LIN or (version > 1 and row.lower > 0 and row.upper > _DECADE * row.lower)

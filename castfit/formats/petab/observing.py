@@ -78,7 +78,7 @@ def observe(
     moving: Container[str],
     mistakes: list[str],
 ) -> Observing:
-    """Work out what is measured, given what identifiers stand for, and which of them are no constants."""
+    """Build the outputs, noise models and data from the tables, given the expressions of identifiers in `known`."""
     by_name = {row.name: row for row in rows}
     mistakes += [
         f"{row.where}: observableId '{name}' is what the model calls one of its own; give the observable another name"
@@ -102,7 +102,9 @@ def observe(
 
 
 def _observables_by_name(rows: Mapping[str, ObservableRow], known: Mapping[str, Graph]) -> dict[str, Graph]:
-    """Return what observables mean in formulas of others: those without placeholders, none in a circle."""
+    """Return the expressions of observables for use in formulas: without placeholders and without circular
+    references.
+    """
     found: dict[str, Graph] = {}
     open_ = {n: row for n, row in rows.items() if n not in known}
     for _ in rows:
@@ -180,7 +182,7 @@ def _spreads(row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader
 def _own_outputs(
     row: ObservableRow, rows: Mapping[tuple[Any, ...], MeasurementRow], reader: _Reader, out: Observing
 ) -> dict[tuple[Any, ...], str]:
-    """Make an output for each set of overrides, by its first row; return names that tell what is their own."""
+    """Create an output for each set of overrides, from its first row, and return names that show their differences."""
     names = {key: f"{row.name} ({label})" for key, label in _labels(rows).items()}
     for key, name in names.items():
         _add(row, name, _replaced(row.placeholders, key[0], reader, rows[key].where), reader, out)
@@ -206,7 +208,7 @@ def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Rea
 
 
 def _replaced(placeholders: Iterable[str], given: Iterable[str], reader: _Reader, where: str) -> dict[str, Graph]:
-    """Return what takes the place of placeholders."""
+    """Return the values that replace the placeholders."""
     out: dict[str, Graph] = {}
     for placeholder, text in zip(placeholders, given, strict=True):
         value = number(text)

@@ -54,7 +54,7 @@ def parsed(text: str, functions: frozenset[str]) -> tuple[float | str | Operatio
 
 
 class _Parser:
-    """What is left of a formula, and what was found."""
+    """Parser state: the remaining text of a formula and the operations found so far."""
 
     def __init__(self, text: str, functions: frozenset[str]) -> None:
         self.text, self.functions, self.at = text, functions, 0
@@ -63,7 +63,7 @@ class _Parser:
         self.advance()
 
     def wrong(self) -> FormulaError:
-        """Return what is raised where something else should stand next."""
+        """Return the error for an unexpected token or an early end of the formula."""
         seen = (
             f"'{self.next}' was not expected at position {self.at - len(self.next) + 1}"
             if self.next
@@ -93,7 +93,7 @@ class _Parser:
             self.found.append((sign, 2))
 
     def operand(self) -> None:
-        """Read what may stand where an operand is wanted."""
+        """Read one operand: a number, name, function call, prefixed operand or parenthesised formula."""
         kind, token = self.kind, self.next
         if kind == "number":
             self.found.append(float(self.advance()))

@@ -77,7 +77,7 @@ class LogLaplacePrior(PriorDistribution):
         return False
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Return the error messages for invalid arguments."""
         right = is_finite(self.mean) and is_positive(self.scale)
         return [] if right else ["logLaplace takes the mean and the positive scale of the logarithm"]
 
@@ -121,7 +121,7 @@ class LogUniform(PriorDistribution):
         return False
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Return the error messages for invalid arguments."""
         right = is_positive(self.lower) and is_positive(self.upper) and self.lower < self.upper
         return [] if right else ["log-uniform takes two positive values, the first less than the second"]
 
@@ -155,7 +155,7 @@ class CauchyPrior(PriorDistribution):
         return log(pi * self.scale)
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Return the error messages for invalid arguments."""
         right = is_finite(self.location) and is_positive(self.scale)
         return [] if right else ["cauchy takes a location and a positive scale"]
 
@@ -193,7 +193,7 @@ class Rayleigh(PriorDistribution):
         return 0.0, inf
 
     def mistakes(self) -> list[str]:
-        """Say what is wrong with the arguments."""
+        """Return the error messages for invalid arguments."""
         return [] if is_positive(self.scale) else ["rayleigh takes a positive scale"]
 
 

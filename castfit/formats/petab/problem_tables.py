@@ -1,4 +1,4 @@
-"""What a PEtab problem says, whichever version of the format it is written in.
+"""Tables of a PEtab problem, independent of the version of the format.
 
 Formulas and names stay text here; what they mean is worked out with the model beside them (see
 loading.py).
@@ -26,7 +26,7 @@ class PriorEntry:
 
 @dataclass(frozen=True)
 class TableRow:
-    """What all rows have: `where` they stand, file and line."""
+    """Base of all rows: `where` is the location of the row, file and line."""
 
     where: str
 
@@ -79,7 +79,7 @@ class ConditionChange(TableRow):
 
 @dataclass(frozen=True)
 class Period:
-    """What holds from a time on: the changes of its conditions; before everything else at -inf."""
+    """Period that begins at `time`, with the conditions in force; the time is -inf for pre-equilibration."""
 
     time: float
     conditions: tuple[str, ...]
@@ -94,7 +94,7 @@ class ExperimentRow(TableRow):
 
     @property
     def before(self) -> Period | None:
-        """What holds before the experiment, where the model comes to rest."""
+        """The pre-equilibration period, in which the model reaches steady state; None if there is none."""
         return self.periods[0] if self.periods and self.periods[0].time == float("-inf") else None
 
     @property

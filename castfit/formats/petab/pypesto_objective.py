@@ -57,7 +57,7 @@ _SAME = 1e-9  # relative: values of fixed parameters
 
 @dataclass(frozen=True)
 class ParameterAxes:
-    """What x is: names, scales ("lin", "log", "log10"), bounds, guesses on these scales; of all, fixed ones too.
+    """Layout of x: names, scales ("lin", "log", "log10"), bounds and guesses on these scales, fixed entries included.
 
     place : (n_theta,) the entry of x that each entry of theta is, -1 of what is eliminated
     fixed : entries of x that are not estimated
@@ -74,7 +74,7 @@ class ParameterAxes:
 
 @dataclass(frozen=True, eq=False)
 class Eliminates:
-    """What is left out of x: `names` of all of it, bounds of `spreads`, and what is `linear`."""
+    """Quantities eliminated from x: all `names`, the bounds of eliminated `spreads`, and the `linear` quantities."""
 
     names: tuple[str, ...]
     spreads: Mapping[str, tuple[float, float]]
@@ -97,7 +97,7 @@ class ScaledLikelihood(Picklable):
 
     @cached_property
     def _robust(self) -> Objective:
-        """What is asked where that fails: steps short enough for sensitivities, other methods."""
+        """Fallback objective for failures of `_objective`: with step control of the sensitivities and other methods."""
         return self._integrated_by(self.integrator)
 
     def _integrated_by(self, integrator: IntegratorOptions) -> Objective:
@@ -112,12 +112,14 @@ class ScaledLikelihood(Picklable):
 
     @cached_property
     def _dense(self) -> DenseSingleShooting | None:
-        """What evaluates by moves of arrays alone; None where more is needed."""
+        """Evaluator that uses array operations only; None if the problem needs more."""
         return self._objective.staged.explicit().dense_evaluator
 
     @one_blas_thread
     def _dense_point(self, x: Array) -> tuple[DenseSingleShooting, Array, Array] | None:
-        """Return it, theta with what is eliminated at its best, and T; None where it does not do, or fails."""
+        """Return the dense evaluator, theta with optimal eliminated entries, and T. Return None if it is missing or
+        fails.
+        """
         dense = self._dense
         if dense is None:
             return None
@@ -140,7 +142,7 @@ class ScaledLikelihood(Picklable):
 
     @property
     def squares(self) -> bool:
-        """Whether there are residuals: all errors are normal, and nothing is eliminated."""
+        """Check whether the objective has residuals: all errors are normal, and no quantity is eliminated."""
         observed = [of for c in self.problem.conditions for of in c.observed if of is not None]
         normal = all(isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.plain for of in observed)
         return normal and not self._objective.staged.layout.n_groups and not self.eliminates.linear.entries
@@ -168,7 +170,7 @@ class ScaledLikelihood(Picklable):
         return theta, slope / self.problem.natural_slope(theta)
 
     def _natural(self, x: Array) -> tuple[Array, Array]:
-        """Return natural values of what is searched, and their derivatives by x."""
+        """Return the natural values of the free entries of x, and their derivatives with respect to x."""
         bases = {LIN: 0.0, LOG: 1.0, LOG10: float(np.log(10.0))}
         rate = np.array([bases[self.axes.scales[j]] for j in self.axes.place[self._free]])
         exponential = np.exp(rate * x)
@@ -245,7 +247,7 @@ class ScaledLikelihood(Picklable):
         return sum(int(chain.row_mask.sum()) for chain in self._objective.staged.layout.chains)
 
     def eliminated(self, x: Array) -> dict[str, float]:
-        """Return what is eliminated, where it is best; NaN where the model cannot be integrated."""
+        """Return the optimal values of the eliminated quantities at x; NaN if the model cannot be integrated."""
         with np.errstate(all="ignore"):
             theta, _ = self.theta(x)
             found = self._objective.staged.evaluate(self._objective.packed(theta))
@@ -426,7 +428,7 @@ def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
 
 
 def _eliminated(problem: Problem, asked: bool | tuple[str, ...]) -> tuple[Problem, Eliminates]:
-    """Return the problem without the spreads that are eliminated, and what is.
+    """Return the problem without the eliminated standard deviations, and a description of the eliminated quantities.
 
     Raises InputError: for names of what is not estimated, or cannot be eliminated.
     """
@@ -491,7 +493,7 @@ def _elsewhere(problem: Problem) -> set[str]:
 
 @dataclass(frozen=True)
 class _InnerNames:
-    """What pyPESTO's `HierarchicalProblem` asks an objective's `calculator`: the parameters that are left out of x."""
+    """Stand-in for the `calculator` that pyPESTO's `HierarchicalProblem` queries: parameters eliminated from x."""
 
     problem: Problem
     eliminates: Eliminates
@@ -528,7 +530,7 @@ def _kind(base: Any) -> Any:
         def call_unprocessed(
             self, x: Array, sensi_orders: tuple[int, ...], mode: str, return_dict: bool, **_: Any
         ) -> dict[str, Any]:
-            """Return what is asked for, by pyPESTO's names."""
+            """Return the requested values and derivatives under pyPESTO's names."""
             if mode == "mode_res":
                 found = dict(zip(("res", "sres"), self.likelihood.residuals(x), strict=True))
                 return {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
@@ -544,26 +546,26 @@ def _kind(base: Any) -> Any:
             return out
 
         def check_mode(self, mode: str) -> bool:
-            """Tell whether there are values ("mode_fun"), or residuals ("mode_res")."""
+            """Check whether a mode is available: values ("mode_fun"), or residuals ("mode_res")."""
             return mode == "mode_fun" or (mode == "mode_res" and self.likelihood.squares)
 
         def check_sensi_orders(self, sensi_orders: tuple[int, ...], mode: str) -> bool:
-            """Tell whether there are derivatives of these orders."""
+            """Check whether derivatives of these orders are available."""
             most = 2 if mode == "mode_fun" else 1
             return self.check_mode(mode) and max(sensi_orders, default=0) <= most
 
         @property
         def calculator(self) -> _InnerNames:
-            """What a hierarchical problem of pyPESTO asks."""
+            """The object that a hierarchical problem of pyPESTO queries for the inner parameters."""
             return _InnerNames(self.likelihood.problem, self.likelihood.eliminates)
 
         @property
         def guess(self) -> Array:
-            """Where a search begins: of a PEtab problem the nominal values; all of x (n,)."""
+            """Start point of a search, all of x (n,); for a PEtab problem, the nominal values."""
             return self.likelihood.axes.guess.copy()
 
         def eliminated(self, x: Array) -> dict[str, float]:
-            """Return what is left out of x, where it is best."""
+            """Return the optimal values of the quantities eliminated from x."""
             return self.likelihood.eliminated(
                 np.asarray(self.pre_post_processor.preprocess(x=np.array(x)), dtype=float)
             )

@@ -1,4 +1,4 @@
-"""What both versions of the format have in common: rows, identifiers, lists of overrides, priors, bounds.
+"""Readers common to both versions of the format: rows, identifiers, lists of overrides, priors, bounds.
 
 A row of text knows its file and line, so that every mistake can name its place.
 """
@@ -110,7 +110,7 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
 
 
 def misspelt(rows: Iterable[TsvRow], columns: Collection[str]) -> tuple[str, ...]:
-    """Say which columns are almost one of PEtab's, which is not there: further columns may be, and are passed over."""
+    """Return a warning for each ignored column whose name resembles a missing PEtab column."""
     first: dict[str, str] = {}
     for row in rows:
         for column in row.cells:
@@ -158,7 +158,7 @@ def by_name(rows: Iterable[TsvRow], column: str, mistakes: list[str]) -> dict[st
 
 
 def choice(row: TsvRow, column: str, known: Mapping[str, _T], otherwise: str, mistakes: list[str]) -> _T:
-    """Return what a cell stands for, one of a few words; what an empty one does, which may be none of them."""
+    """Return the value that a cell's word stands for; `otherwise` is the word for an empty cell, and may be invalid."""
     given = row.text(column, otherwise)
     if given not in known:
         said = f"'{given}'" if given else "empty"
@@ -168,7 +168,7 @@ def choice(row: TsvRow, column: str, known: Mapping[str, _T], otherwise: str, mi
 
 
 def overrides(row: TsvRow, column: str, mistakes: list[str]) -> tuple[str, ...]:
-    """Return what takes the place of placeholders: names and numbers."""
+    """Return the names and numbers that replace the placeholders."""
     given = row.text(column)
     if not given:
         return ()

@@ -84,7 +84,7 @@ def _row(quantity: Quantity, value: float) -> dict[str, str]:
 def save_simulations(
     file: str | Path, like: str | Path, parameters: Result | Mapping[str, float] | None = None
 ) -> None:
-    """Write what a problem's model predicts for each of its measurements, as PEtab's simulation table.
+    """Write the model's prediction for each measurement of a problem, as a PEtab simulation table.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class ProposedModel:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the library is told of a model: -log L of the data, estimates, and criteria that it need not compute."""
+    """Calibration result for the PEtab Select library: -log L of the data, estimates, and precomputed criteria."""
 
     nllh: float
     estimates: Mapping[str, float]
@@ -100,7 +100,7 @@ class SelectionProblem:
 
     @property
     def method(self) -> str:
-        """How the model space is searched."""
+        """Name of the search method for the model space."""
         return str(self._stated.method.value)
 
     @property
@@ -112,7 +112,7 @@ class SelectionProblem:
 
     @property
     def count(self) -> int:
-        """How many models the space has."""
+        """Number of models in the model space."""
         spaces = self._stated.model_space.model_subspaces.values()
         return sum(prod(map(len, space.parameters.values())) for space in spaces)
 

@@ -80,7 +80,7 @@ _MORE_OF_MEASUREMENTS = ("preequilibrationConditionId", "observableParameters", 
 
 
 def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
-    """Read the tables of a problem; what is wrong with them is added to the mistakes."""
+    """Read the tables of a PEtab version 1 problem; errors are appended to `mistakes`."""
     rows = partial(read_rows, overview, mistakes)
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
@@ -126,7 +126,7 @@ def _parameter(row: TsvRow, name: str, observables: Container[str], mistakes: li
 
 
 def _begins(row: TsvRow, found: ParameterRow, mistakes: list[str]) -> PriorEntry | None:
-    """Return how starts are drawn; None for evenly between the bounds on the parameter's scale."""
+    """Return the distribution of start values; None for a uniform one between the bounds on the parameter's scale."""
     kind, numbers = row.text("initializationPriorType"), row.text("initializationPriorParameters")
     if numbers and not kind:
         kind = "parameterScaleUniform"

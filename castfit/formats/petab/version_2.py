@@ -81,7 +81,7 @@ _ALONE = "the experiment"  # of measurements that name none
 
 
 def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
-    """Read the tables of a problem; what is wrong with them is added to the mistakes."""
+    """Read the tables of a PEtab version 2 problem; errors are appended to `mistakes`."""
     rows = partial(read_rows, overview, mistakes)
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)

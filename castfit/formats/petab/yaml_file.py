@@ -17,7 +17,7 @@ _TABLES = ("parameter", "condition", "experiment", "measurement", "observable", 
 
 @dataclass(frozen=True)
 class Overview:
-    """What a YAML file names: the version of its tables, the model, and the files of each kind of table."""
+    """Contents of a PEtab YAML file: format version, model file, and the files of each kind of table."""
 
     file: Path
     version: int
@@ -26,7 +26,7 @@ class Overview:
 
     @property
     def folder(self) -> Path:
-        """Where it is, to which all names are relative."""
+        """Folder of the YAML file, to which all file names are relative."""
         return self.file.parent
 
 

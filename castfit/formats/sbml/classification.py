@@ -1,4 +1,4 @@
-"""What determines each quantity of an SBML model: a rule, reactions, events, an algebraic rule, or nothing.
+"""Classification of SBML quantities by what determines them: rule, reactions, events, algebraic rule, or nothing.
 
 A quantity that nothing determines is a constant: a parameter of castfit's model, or an expression of these.
 """
@@ -12,7 +12,7 @@ from castfit.formats.sbml.document import Contents
 
 
 class Role(Enum):
-    """What determines a quantity."""
+    """Kind of mechanism that determines a quantity."""
 
     CONSTANT = "nothing"
     ASSIGNED = "an assignment rule"
@@ -29,7 +29,9 @@ class Role(Enum):
 
 
 def roles_of(contents: Contents) -> tuple[dict[str, Role], tuple[str, ...]]:
-    """Tell what determines each quantity, algebraic rules aside, and which these may determine, likelier ones first."""
+    """Classify each quantity without regard to algebraic rules, and list the candidates for these, likelier ones
+    first.
+    """
     reacting = {p.species for r in contents.reactions.values() for p in r.participants}
     changed = {name for event in contents.events for name in event.assignments}
     roles: dict[str, Role] = {}

@@ -1,4 +1,4 @@
-"""What an SBML file says, taken from libsbml's document: quantities, rules, events; nothing is worked out."""
+"""Contents of an SBML file, copied from libsbml's document without interpretation: quantities, rules, events."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _definition(function: Any) -> Definition:
 
 
 def _acts(event: Any) -> bool:
-    """Tell whether an event does anything at any time."""
+    """Check whether an event has a trigger and at least one assignment, both with formulas."""
     return bool(event.isSetTrigger() and event.getTrigger().isSetMath()) and any(
         a.isSetMath() for a in event.getListOfEventAssignments()
     )

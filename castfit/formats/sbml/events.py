@@ -1,4 +1,4 @@
-"""Events: what a file says of them, as castfit's events.
+"""Conversion of SBML events to castfit's events.
 
 A trigger of time and numbers alone becomes true at times that are known, one that compares time with an expression of
 parameters at a time that is estimated with them; so any transcription can put the boundary of a stage there.  Any other
@@ -132,7 +132,9 @@ def _number(values: SbmlValues, time: ca.SX) -> float:
 
 
 def _slope(values: SbmlValues, g: ca.SX) -> float | None:
-    """Return how fast a difference changes that is linear in time, with a number as its slope; None for another one."""
+    """Return the slope in time of a difference that is linear in time, if the slope is a nonzero number; None
+    otherwise.
+    """
     if ca.depends_on(g, values.varying) or jumps(g):
         return None
     slope = ca.simplify(ca.jacobian(g, values.time))
@@ -163,7 +165,7 @@ def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> l
 
 
 def _merged(events: Sequence[_At]) -> list[_At]:
-    """Put events of the same time into one, whose changes happen at once or, by their priorities, one by one."""
+    """Merge events of the same time into one, with changes applied at once or, by their priorities, one by one."""
     groups: list[list[_At]] = []
     for event in events:
         same = next((group for group in groups if _same_time(group[0].time, event.time)), None)
@@ -204,7 +206,7 @@ def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
 
 
 def _new_values(values: SbmlValues, happening: Happening) -> dict[str, ca.SX]:
-    """Return what an event sets, by name."""
+    """Return the new values that an event assigns, by name."""
     what = f"event {happening.name}"
     new: dict[str, ca.SX] = {}
     for name, tree in happening.assignments.items():

@@ -43,7 +43,7 @@ class FastPart:
     share: ca.SX | None = None
 
     def combined(self, name: str, of_determined: Sequence[ca.SX]) -> ca.SX:
-        """Return what a kept species has of those that are determined,  (C a_d)_k."""
+        """Return the contribution of the determined species to a kept species, (C a_d)_k."""
         assert self.share is not None
         row = self.share[self.kept.index(name), :]
         return sum((row[j] * value for j, value in enumerate(of_determined)), start=ca.SX(0))

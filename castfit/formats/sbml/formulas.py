@@ -38,7 +38,7 @@ _LANCZOS = (  # of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfre
 
 
 class NotExpressible(Exception):
-    """A formula contains what has no expression; the message names it."""
+    """Error for a formula with an element that has no CasADi expression; the message names the element."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Scope:
-    """What names stand for.
+    """Values, rates and functions that the names in a formula stand for.
 
     lookup : the value of an identifier
     rate : the time derivative of an identifier's value
@@ -178,14 +178,14 @@ _NUMBERS: dict[str, Callable[[Any], float]] = {
 
 
 def _plainly(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
-    """Return a function of so many arguments as one of a list of them."""
+    """Wrap a function of separate arguments as a function of one list of arguments."""
     return lambda given: function(*given)
 
 
 def _folded(
     function: Any, empty: float, read: Callable[[ca.SX], ca.SX] | None = None
 ) -> Callable[[list[ca.SX]], ca.SX]:
-    """Return a function of two arguments as one of any number of them, each `read` first."""
+    """Wrap a function of two arguments as a function of a list of any length; `read` is applied to each entry first."""
     return lambda given: reduce(function, map(read, given) if read else given) if given else ca.SX(empty)
 
 
@@ -204,7 +204,9 @@ def truth(value: ca.SX) -> ca.SX:
 
 
 def _either(a: ca.SX, b: ca.SX) -> ca.SX:
-    """Tell whether one is true; without comparing truth values, which would hide the comparisons in them."""
+    """Build the exclusive or of two conditions, without a comparison of truth values, which would hide their
+    comparisons.
+    """
     return ca.logic_or(ca.logic_and(a, ca.logic_not(b)), ca.logic_and(ca.logic_not(a), b))
 
 

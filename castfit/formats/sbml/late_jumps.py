@@ -17,7 +17,9 @@ _BEFORE_OTHERS = 1e200  # a priority: what was so a time ago is so before anythi
 
 
 def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: EventLimits) -> tuple[Event, ...]:
-    """Return the events, and those by which delayed values jump; these come first of those of one time."""
+    """Return the events together with the jumps of delayed values that they cause. At equal times these jumps come
+    first.
+    """
     late: list[Event] = []
     now: list[Event] = []
     ordered = any(e.priority is not None or not e.persistent for e in events)
@@ -48,7 +50,7 @@ def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: Event
 def _watched(
     values: SbmlValues, e: Event, f: FollowedDelay, new: ca.SX, what: str, limits: EventLimits, *, ordered: bool
 ) -> tuple[dict[str, ca.SX], list[Event]]:
-    """Return what a watched event changes too, and the jumps that follow it.
+    """Return the further changes of a watched event, and the events for the jumps that follow it.
 
     Those of one time follow each other as the events did, which are numbered where they have an order.
     """

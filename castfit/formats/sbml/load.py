@@ -1,4 +1,4 @@
-"""From a document to a model: what is a state, a parameter, an output, an event."""
+"""Conversion of an SBML document to a model: states, parameters, outputs and events."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
 
 
 def _kept(parameters: Any, known: Iterable[str], mistakes: list[str]) -> list[str]:
-    """Return the identifiers that are to remain parameters, of those that are listed."""
+    """Return the listed identifiers that are to remain parameters."""
     given = items(parameters)
     if given is None:
         if not is_one_of(parameters, "all"):
@@ -209,13 +209,13 @@ def _kept(parameters: Any, known: Iterable[str], mistakes: list[str]) -> list[st
 
 
 def _assumption(reactions: list[str]) -> str:
-    """Say which stoichiometries level 3 leaves open, where earlier levels have 1."""
+    """Return a note on reactions whose stoichiometries are open in SBML level 3 and are taken to be 1."""
     few = listed((f"'{name}'" for name in reactions), 60)
     return f"stoichiometries that the SBML file leaves open are taken to be 1, in the reactions {few}"
 
 
 def put(group: Mapping[str, ca.SX], lines: Mapping[str, tuple[ca.SX, ca.SX]]) -> dict[str, ca.SX]:
-    """Put what delayed values are in the place of their symbols."""
+    """Substitute the expressions of delayed values for their symbols."""
     if not lines:
         return dict(group)
     old, new = ([pair[i] for pair in lines.values()] for i in (0, 1))
@@ -234,7 +234,7 @@ def _larger(where: str, found: Any, parameters: Any, limits: EventLimits, why: s
 
 
 def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]:
-    """Read how often events may happen and wait, and find the mistakes."""
+    """Read the limits of event counts and of waiting events and the seed, and collect the errors."""
     mistakes: list[str] = []
     if count is not None and not is_count(count, 1, MOST_EVENTS):
         mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
@@ -307,7 +307,7 @@ def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:
 
 
 def _follows(values: SbmlValues, name: str) -> bool:
-    """Tell whether a parameter is computed by the file."""
+    """Check whether a kept parameter is computed by the file rather than given as a plain number."""
     return name in values.parameters and name in values.kept and not values.is_plain(name)
 
 

@@ -52,7 +52,7 @@ def document(where: str, source: Any) -> Any:
 
 
 def _read(where: str, source: Any, libsbml: Any) -> Any:
-    """Let libsbml read a source."""
+    """Read a source with libsbml."""
     given: Any = source
     if isinstance(given, str) and given.lstrip().startswith("<"):
         return _parsed(where, given, libsbml)
@@ -111,7 +111,7 @@ def from_antimony(where: str, said: Any) -> str:
 
 
 def _flatten(where: str, found: Any, libsbml: Any) -> None:
-    """Put submodels into the model."""
+    """Flatten the submodels into the model."""
     _examine(where, found, libsbml)  # afterwards a replacement of what is not there would be forgotten
     check(where, _rates_of_another_time(found))
     properties = libsbml.ConversionProperties()
@@ -144,7 +144,7 @@ def _rates_of_another_time(found: Any) -> list[str]:
 
 
 def _examine(where: str, found: Any, libsbml: Any) -> None:
-    """Let libsbml look for what contradicts the specification, units and style aside."""
+    """Check the document for violations of the specification with libsbml, except units and style."""
     for what in ("UNITS_CONSISTENCY", "MODELING_PRACTICE", "SBO_CONSISTENCY"):
         found.setConsistencyChecks(getattr(libsbml, f"LIBSBML_CAT_{what}"), False)
     found.getErrorLog().clearLog()

@@ -62,7 +62,7 @@ class LazyValues(ABC):
     _busy: list[str] = field(default_factory=list[str], kw_only=True)
 
     def value(self, name: str) -> ca.SX:
-        """Return what an identifier means; zero, after a complaint, while that is being worked out."""
+        """Return the value of an identifier. In a circular definition, record an error and return zero."""
         if name not in self._known:
             if name in self._busy:
                 self._round(name)
@@ -138,16 +138,16 @@ class SbmlValues(LazyValues):
     # What is a state
 
     def varies(self, compartment: str) -> bool:
-        """Tell whether the size of a compartment changes."""
+        """Check whether the size of a compartment varies."""
         return self.roles.get(compartment, Role.CONSTANT) is not Role.CONSTANT
 
     def is_amount(self, name: str) -> bool:
-        """Tell whether a species means its amount in formulas; in a compartment without size, it always does."""
+        """Check whether a species stands for its amount in formulas. It always does in a compartment without size."""
         q = self.contents.quantities[name]
         return q.as_amount or self.contents.quantities[q.compartment].dimensions == 0.0
 
     def holds_amount(self, name: str) -> bool:
-        """Tell whether the amount of a species that means its concentration is its state."""
+        """Check whether the state of a species is its amount although formulas refer to its concentration."""
         q = self.contents.quantities[name]
         if q.kind != "species" or self.is_amount(name):
             return False
@@ -275,7 +275,7 @@ class SbmlValues(LazyValues):
 
     @property
     def scope(self) -> Scope:
-        """What names stand for at any time."""
+        """Scope that resolves names at any time."""
         return Scope(
             self.value, self.time, self.rate, self.derivative, self.delayed, self.contents.functions
         )  # fmt: skip
@@ -301,19 +301,21 @@ class SbmlValues(LazyValues):
         return self._constant(name, q)
 
     def is_plain(self, name: str) -> bool:
-        """Tell whether a constant is just a number, so that it is a parameter; else it is computed from others."""
+        """Check whether a constant is a plain number, and so a parameter, rather than computed from other
+        quantities.
+        """
         q = self.contents.quantities[name]
         if name in self.contents.initial or self._thins(name):
             return False
         return q.kind != "species" or q.value is None or q.given_as_amount == self.is_amount(name)
 
     def _thins(self, name: str) -> bool:
-        """Tell whether a constant species means a concentration that varies with its compartment."""
+        """Check whether a constant species stands for a concentration that varies with its compartment."""
         q = self.contents.quantities[name]
         return q.kind == "species" and not self.is_amount(name) and self.varies(q.compartment)
 
     def is_parameter(self, name: str) -> bool:
-        """Tell whether a constant is a parameter."""
+        """Check whether a constant is a parameter."""
         return self.is_plain(name) or (name in self.kept and not self._thins(name))
 
     def _constant(self, name: str, q: SbmlQuantity) -> ca.SX:
@@ -427,7 +429,7 @@ class SbmlValues(LazyValues):
         return ca.substitute([now], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
 
     def _moves(self, tau: ca.SX) -> bool:
-        """Tell whether a delay changes in time."""
+        """Check whether a delay varies in time."""
         return ca.depends_on(tau, self.time)
 
     def _past(self, name: str, of: ca.SX, late: ca.SX) -> ca.SX:
@@ -510,7 +512,9 @@ class SbmlValues(LazyValues):
         return found
 
     def _endless(self, state: str) -> str:
-        """Say what delayed values a state depends on, if these depend on it in turn, or on equations; else nothing."""
+        """Describe the unsupported dependence of a state on fed-back delayed values or equations; empty if there is
+        none.
+        """
         for name in sorted(self._behind(state)):
             if any(ca.depends_on(self.state_rate(name), z) for z in self.algebraic.values()):
                 return "a nonlinear algebraic equation"
@@ -533,7 +537,7 @@ class SbmlValues(LazyValues):
         return r, c
 
     def delay_lines(self) -> dict[str, tuple[ca.SX, ca.SX]]:
-        """Return what each delayed value is, by its name: its symbol, and an expression.
+        """Return the symbol and the expression of each delayed value, by name.
 
         A state begins to move at the start, where its past would carry a kink for long.  So a line, or the state that
         is followed, carries it without the first terms of its expansion there,  x - r t - c t^2 / 2  with r = x'(0),
@@ -575,7 +579,7 @@ class SbmlValues(LazyValues):
         return flow if self.is_amount(name) or self.holds_amount(name) else _divided(flow, self.size(name))
 
     def _flow(self, name: str) -> ca.SX:
-        """Return how fast reactions change the amount of a species, fast ones aside:  A' = c sum nu v."""
+        """Return the rate of change of a species' amount by reactions, without the fast ones: A' = c sum nu v."""
         flow = ca.SX(0)
         for reaction, part in self._parts.get(name, ()):
             flow += part.sign * self._stoichiometry(reaction, part) * self.value(reaction)
@@ -600,7 +604,7 @@ class SbmlValues(LazyValues):
         return ca.SX(part.stoichiometry)
 
     def start(self, overrides: Mapping[str, ca.SX]) -> StartValues:
-        """Return the values at the start, some of them given."""
+        """Return the values at the start; `overrides` replaces some of them."""
         return StartValues(self, overrides)
 
 
@@ -617,13 +621,13 @@ class StartValues(LazyValues):
 
     @cached_property
     def scope(self) -> Scope:
-        """What names stand for at the start."""
+        """Scope that resolves names at the start."""
         return Scope(
             self.value, ca.SX(0), self._rate, self._derivative, self._delayed, self.values.contents.functions
         )  # fmt: skip
 
     def value(self, name: str) -> ca.SX:
-        """Return what an identifier means at the start."""
+        """Return the value of an identifier at the start."""
         self.touched.add(name)
         return super().value(name)
 
@@ -644,7 +648,7 @@ class StartValues(LazyValues):
         return self.said(name) if given is None else given
 
     def said(self, name: str) -> ca.SX:
-        """Return what the file says of an initial value."""
+        """Return the initial value that the file defines."""
         values, contents = self.values, self.values.contents
         q = contents.quantities[name]
         if name in contents.initial:
@@ -674,7 +678,7 @@ class StartValues(LazyValues):
         return float(ca.Function("number", symbols, [found])(*at)) if symbols else float(found)
 
     def is_given(self, name: str) -> bool:
-        """Tell whether a state has an initial value."""
+        """Check whether a state has an initial value."""
         value = self.values.contents.quantities[name].value
         said = name in self.overrides or name in self.values.contents.initial
         if name in self.values.fast.kept:
@@ -696,7 +700,7 @@ class StartValues(LazyValues):
         return self.value(name) * (1 if amount else self.value(self.values.contents.quantities[name].compartment))
 
     def at_start(self, value: ca.SX) -> ca.SX:
-        """Put initial values of states, and time 0, into an expression."""
+        """Substitute the initial values of the states, and time 0, into an expression."""
         values = self.values
         inside = {hash(s): s for s in ca.symvar(value)}
         old, new = [values.time], [ca.SX(0)]

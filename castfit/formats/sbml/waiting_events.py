@@ -38,7 +38,7 @@ HALF = 0.5  # between 0 and 1, a state's no and yes
 
 @dataclass(frozen=True)
 class EventLimits:
-    """How often an event may happen, how many of its kind may wait, and the seed that orders those of one priority.
+    """Limits of the occurrences of an event and of waiting events of a kind, and the seed for order at equal priority.
 
     `fixed` are the names of those that are not to grow.
     """
@@ -70,7 +70,7 @@ class WatchedEvent:
 
 @dataclass(frozen=True)
 class Places:
-    """Places where events of one kind wait: whether each is taken, and what is kept there, by its name.
+    """Slots for waiting events of one kind: occupancy of each slot, and its stored values by name.
 
     `beyond` is 1 once none was free.
     """
@@ -92,7 +92,7 @@ class Places:
 
 
 def places(values: SbmlValues, name: str, count: int, kept: Sequence[str]) -> Places:
-    """Return places for what is to be kept of each event, by name; all of them states."""
+    """Create the slots for waiting events, with the `kept` values of each by name; all slots are states."""
     numbers = range(1, count + 1)
     return Places(
         [values.memory(f"{name} waits, {i}") for i in numbers],
@@ -108,7 +108,7 @@ def too_many(found: Places, name: str) -> Event:
 
 
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
-    """Return castfit's events for those of a file, all of them watched."""
+    """Convert a file's events to castfit's events, all of them watched."""
     return tuple(made for event in events for made in _Watch(values, event, events, limits).events())
 
 
@@ -120,7 +120,7 @@ class _Watch:
     limits: EventLimits
 
     def events(self) -> list[Event]:
-        """Return what becomes of the event."""
+        """Return the castfit events that represent the event."""
         said, time = self.event.said, self.values.time
         delay = ca.SX(0)
         if said.delay is not None:
@@ -211,7 +211,7 @@ class _Watch:
         return ca.vertcat(*{s.name(): s for e in others for s in e.changes(e.new)}.values())
 
     def _moves(self, value: ca.SX, *, late: bool) -> bool:
-        """Tell whether a value may change between trigger and event."""
+        """Check whether a value may change between the trigger and the execution of the event."""
         if late:
             return ca.depends_on(value, ca.vertcat(self.values.time, self.values.varying))
         return self._ordered and ca.depends_on(value, self._changed)

@@ -53,7 +53,7 @@ class Box(StepControl):
         return {name: value for name, value in memory.items() if name == "radius"}
 
     def advance(self, search: LineSearch) -> Advance:
-        """Shrink the box until the cost falls by a part of what is promised."""
+        """Shrink the trust region until the cost falls by a fraction of the predicted decrease."""
         merit = penalty(search, margin=2.0)
         now = merit(search.at)
         # Penalties are weighed anew at every point, so that only costs can be compared with earlier ones.

@@ -1,4 +1,4 @@
-"""What a step control is given, and what it returns."""
+"""Input and output of a step control."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class LineSearch:
         return self.ledger.evaluate(np.clip(self.at.v + dv, staged.lower, staged.upper))
 
     def norm(self, dv: Array) -> float:
-        """Root mean square of theta and node steps, in units of their magnitudes; what is eliminated has no steps."""
+        """Root mean square of theta and node steps, in units of their magnitudes; eliminated variables have no
+        steps.
+        """
         square = self.in_units(dv) ** 2
         return sqrt(float(np.add.reduce(square)) / square.size)
 
@@ -63,7 +65,8 @@ class LineSearch:
 
 @dataclass(frozen=True)
 class Advance:
-    """Where a step control went: the new point, or None if every trial failed; the damping factor; what to remember.
+    """Result of a step control: the new point, None if every trial failed; the damping factor; the memory for the
+    next step.
 
     `report` holds figures for the history, such as the level function; promise: by how much the next step is expected
     to lower the cost of the linear model, where that is known.
@@ -95,11 +98,11 @@ class StepControl(ABC):
         """Choose the next point."""
 
     def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:
-        """Return what still counts where values are of another accuracy from now on: by default all."""
+        """Return the memory that remains valid after a change of accuracy: by default all of it."""
         return memory
 
     def mistakes(self, layout: Layout) -> list[str]:
-        """Say what is wrong with using this step control for such a problem; empty if nothing is."""
+        """Return messages on why this step control cannot be used for the problem; empty if it can."""
         return []
 
 

@@ -45,7 +45,7 @@ class Hemker(StepControl):
         return Advance(None, factor)
 
     def mistakes(self, layout: Layout) -> list[str]:
-        """Refuse what is no sum of squares alone."""
+        """Return a message if the problem has continuity conditions or finite path limits."""
         limits = layout.path_limits
         if not any(chain.n_s for chain in layout.chains) and not any(np.isfinite(b).any() for b in limits):
             return []

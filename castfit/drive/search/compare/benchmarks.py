@@ -1,4 +1,4 @@
-"""What a comparison takes from a benchmark of the library: its settings, starts drawn for it, a line of progress."""
+"""Parts of a comparison that come from a benchmark of the library: settings, drawn starts, and a line of progress."""
 
 from __future__ import annotations
 

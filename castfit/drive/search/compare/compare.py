@@ -1,4 +1,4 @@
-"""Compare methods: every one from the same starts, and what each of them finds in which time.
+"""Comparison of methods from the same starts, by their results and times.
 
     starts x methods --run (here, processes, executor)--> one trial each --> categories --> one row per method
 

@@ -30,7 +30,7 @@ class Method(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, in words, for tables."""
+        """Description of the method in words, for tables."""
         ...
 
     def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
@@ -52,7 +52,7 @@ class Driven:
 
     @property
     def description(self) -> str:
-        """What it is, in words."""
+        """Description of the method in words."""
         parts = (part.label for part in (self.transcription, self.solver) if part is not None)
         return self.words or ", ".join([*self.title, *parts])
 
@@ -79,7 +79,7 @@ class Fit(Driven):
 
 @dataclass(frozen=True)
 class Incremental(Driven):
-    """Incremental fits around a transcription; `plain` leaves out what is not in the paper."""
+    """Incremental fits with a transcription; `plain` leaves out extensions of the published method."""
 
     transcription: Transcription | None = field(default_factory=SingleShooting)
     plain: bool = False
@@ -121,7 +121,7 @@ class Custom:
 
     @property
     def description(self) -> str:
-        """What it is, in words."""
+        """Name of the function, or of its type if it has none."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def __call__(self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int) -> Any:
@@ -138,7 +138,7 @@ def methods_from(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     also: Mapping[str, Method] | None = None,
 ) -> dict[str, Method]:
-    """Read methods as users give them; what is wrong is added to `mistakes`.
+    """Read methods as users give them, and append any errors to `mistakes`.
 
     given : names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
         functions that are called as ``function(problem, start=..., max_time=...)``

@@ -1,4 +1,4 @@
-"""What a comparison found: one trial per method and start, and one row per method.
+"""Result of a comparison: one trial per method and start, and one row per method.
 
 A trial, which is one method from one start, ends in one of the categories of Michalik, Hannemann and Marquardt (2009,
 Sec. 4.3):
@@ -57,7 +57,7 @@ class MethodTrial(Trial):
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name of the trial in messages."""
         return f"{self.start}, {self.method}"
 
     @property
@@ -66,7 +66,9 @@ class MethodTrial(Trial):
         return self.status not in _CUT_SHORT
 
     def category(self, best: float, merit: Merit | None = None) -> str:
-        """Return what it counts as, given the objective of the best optimum known; without merit that is chi2."""
+        """Return the category of the trial, given the objective of the best known optimum; without `merit` that is
+        chi2.
+        """
         if self.success:
             return "correct" if self.objective <= (merit or Merit()).level(best, _SAME_OPTIMUM) else "wrong"
         return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
@@ -75,7 +77,7 @@ class MethodTrial(Trial):
 @brief
 @dataclass(frozen=True)
 class MethodRow:
-    """What one method did.
+    """Summary of the trials of one method.
 
     case : what sets this row apart from others of the method, such as ``{"mu": 20}`` in a published table
     starts : how many were finished
@@ -132,7 +134,7 @@ class MethodRow:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return what JSON gets: the case's options as entries of their own, None for what is not finite."""
+        """Return the record for JSON: the options of the case as separate entries, None for non-finite values."""
         return finite({"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}})
 
 
@@ -143,7 +145,7 @@ def _median(values: Sequence[float]) -> float:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class ComparisonResult(SearchResult):
-    """What several methods found from the same starts.
+    """Result of a comparison of several methods from the same starts.
 
     Attributes
     ----------
@@ -204,7 +206,9 @@ class ComparisonResult(SearchResult):
 
     @property
     def measure(self) -> str:
-        """What fits are compared by: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"."""
+        """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
+        objective".
+        """
         return self.merit.measure
 
     @property
@@ -214,11 +218,11 @@ class ComparisonResult(SearchResult):
 
     @property
     def floor(self) -> float:
-        """What may be rounding; see `merit`."""
+        """Level of the measure below which differences may be rounding; see `merit`."""
         return self.merit.floor
 
     def category(self, trial: MethodTrial) -> str:
-        """Return what a trial counts as; empty if it did not finish."""
+        """Return the category of a trial, or an empty string if it did not finish."""
         return trial.category(self.best_objective, self.merit) if trial.finished else ""
 
     def record(self) -> dict[str, Any]:
@@ -234,7 +238,7 @@ class ComparisonResult(SearchResult):
         Path(path).write_text(json.dumps(self.record(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the rows to a file, one line per method; what is not finite is an empty cell."""
+        """Write the rows to a CSV file, one line per method; non-finite values are empty cells."""
         rows = self.record()["rows"]
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]))
@@ -282,16 +286,16 @@ def _seconds(value: float) -> str:
 
 
 def within(merit: Merit) -> str:
-    """Say up to which difference an objective is that of an optimum."""
+    """Return the tolerance, in words, within which an objective counts as that of an optimum."""
     return "0.1 %" if merit.measure == CHI2 else f"{merit.level(0.0, _SAME_OPTIMUM) - max(0.0, merit.floor):.2g}"
 
 
 def correct_at(*best: float, merit: Merit | None = None) -> str:
-    """Say what `COUNTS` mean where these are the global optima."""
+    """Return an explanation of `COUNTS` for the given global optima."""
     found, of = ", ".join(f"{value:.6g}" for value in best), merit or Merit()
     return f"correct: {of.measure} = {found} within {within(of)}; expected: mean time per start / success rate"
 
 
 def legend(descriptions: Mapping[str, str]) -> Sheet:
-    """Return what methods are, by name."""
+    """Return a table of the methods and their descriptions."""
     return Sheet(("", ""), tuple(descriptions.items()))

@@ -52,7 +52,7 @@ def around(problem: Posed, result: Result) -> Iterator[Array]:
 
 
 def lower_point(problem: Posed, whole: StagedProblem, result: Result) -> Array | None:
-    """Return the lowest (n_theta,) of the points around where a fit ended; None if it ended below all of them.
+    """Return the lowest (n_theta,) of the points around the end of a fit, or None if no point is lower than the end.
 
     The problem gives the bounds; `whole` is what was fitted, as single shooting.
     """

@@ -307,7 +307,7 @@ class _Driver:
         return float(between[(between.size - 1) // 2]) if between.size else None
 
     def solve(self, horizon: float, known: HorizonEstimate) -> _Attempt:
-        """Estimate on one horizon, relaxing updated bounds until none of them is active."""
+        """Estimate on one horizon, and repeat with relaxed bounds until no updated bound is active."""
         shorter = self.posed.until(horizon)
         transcription, solver = self.transcription, self.solver
         if known.horizon == -np.inf and horizon < end(self.posed):
@@ -409,7 +409,7 @@ class _Driver:
         return there.ended(result.status, result.message).answering(self.problem)
 
     def record(self, attempt: _Attempt, report: Callable[..., None]) -> Horizon:
-        """Return what is kept of a horizon, and tell the user if he wants to know."""
+        """Build the record of a horizon, and report it."""
         result, problem = attempt.result, self.posed
         deviations = standard_deviations(result, attempt.accuracy)[0]
         known = np.isfinite(deviations)

@@ -39,14 +39,14 @@ class Bounds:
         return Bounds(lower, upper)
 
     def updated(self, active: dict[int, str], user: Bounds) -> dict[int, str]:
-        """Return those of the active bounds that are updated: they differ from the user's."""
+        """Return the active bounds that were updated: they differ from the user's."""
         own = {"lower": (self.lower, user.lower), "upper": (self.upper, user.upper)}
         return {j: side for j, side in active.items() if own[side][0][j] != own[side][1][j]}
 
 
 @dataclass(frozen=True)
 class HorizonEstimate:
-    """What one horizon hands to the next: theta, the bounds on it, and the horizon that it was estimated on."""
+    """Estimate passed from one horizon to the next: theta, its bounds, and the horizon of the estimate."""
 
     theta: Array
     bounds: Bounds

@@ -1,4 +1,4 @@
-"""What an incremental fit found: the result, and how it was reached horizon by horizon."""
+"""Result of an incremental fit: the final result, and one record per horizon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from castfit.result.result import Result
 @brief
 @dataclass(frozen=True)
 class Horizon:
-    """What happened on one horizon.
+    """Record of the fit on one horizon.
 
     horizon : measurements up to this time were used
     n_data : number of measured values
@@ -56,7 +56,7 @@ class Horizon:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class IncrementalResult(SearchResult):
-    """What an incremental fit found.
+    """Result of an incremental fit.
 
     Attributes
     ----------

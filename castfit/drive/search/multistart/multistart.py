@@ -270,7 +270,7 @@ class StartLog:
         self._restored = len(done)
 
     def progress(self, last: StartRow) -> MultistartProgress:
-        """Say how far the run is."""
+        """Build the progress report of the run."""
         rows = [row for row in self.rows.values() if row.status != "not_run"]
         found = optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
         finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
@@ -286,7 +286,7 @@ class StartLog:
         )
 
     def message(self, run: RunOptions, by: Status | None, trouble: str) -> str:
-        """Say how the run ended, naming every start that was lost, and any trouble with the checkpoint."""
+        """Build the final message of the run, with the names of lost starts and any trouble with the checkpoint."""
         rows, wanted = list(self.rows.values()), self._draws.wanted
         finished = sum(row.finished for row in rows)
         short = f"The time sufficed to draw {len(rows)} of {wanted} starts." if len(rows) < wanted else ""

@@ -1,4 +1,4 @@
-"""What a multistart returns: one row per start, the optima that they found, and the best fit."""
+"""Result of a multistart: one row per start, the optima of the starts, and the best fit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StartRow(Trial):
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name of the start in messages."""
         return f"{self.index}"
 
     @property
@@ -91,7 +91,7 @@ class StartRow(Trial):
 @brief
 @dataclass(frozen=True)
 class MultistartProgress:
-    """What a callback sees after every start.
+    """Progress of a multistart after a start, as passed to a callback.
 
     best : the best so far
     found : how many starts ended there
@@ -123,7 +123,7 @@ class MultistartProgress:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class MultistartResult(SearchResult, SavedResult):
-    """What many starts found.
+    """Result of a multistart.
 
     Attributes
     ----------
@@ -191,7 +191,9 @@ class MultistartResult(SearchResult, SavedResult):
 
     @property
     def measure(self) -> str:
-        """What fits are compared by: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"."""
+        """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
+        objective".
+        """
         return measure_of(self.starts)
 
     @property
@@ -201,12 +203,12 @@ class MultistartResult(SearchResult, SavedResult):
 
     @property
     def floor(self) -> float:
-        """What may be rounding; see `merit`."""
+        """Level of the measure below which differences may be rounding; see `merit`."""
         return self.merit.floor
 
     @property
     def statuses(self) -> dict[str, int]:
-        """How many starts ended in which way."""
+        """Number of starts by status."""
         return dict(Counter(row.status for row in self.starts).most_common())
 
     @property
@@ -283,7 +285,7 @@ class MultistartResult(SearchResult, SavedResult):
 
 @dataclass(frozen=True)
 class StartPlan:
-    """Which starts there are, value by value, and how they are fitted; a run that continues it has the same ones.
+    """Starts, value by value, and methods of their fits; a run that continues another one has the same plan.
 
     merit : what fits are compared by; None in a file of an earlier version, which knew the `floor` alone
     """
@@ -310,7 +312,7 @@ class StartPlan:
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """What the records of a checkpoint hold; the best result is the one of the best row."""
+    """Contents of the records of a checkpoint; the best result is the one of the best row."""
 
     plan: StartPlan | None
     rows: dict[int, StartRow]

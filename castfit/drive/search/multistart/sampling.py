@@ -1,4 +1,4 @@
-"""Where starts come from: points of the unit cube mapped into limits or through distributions, or the user's function.
+"""Sampling of starts: points of the unit cube mapped into limits or through distributions, or the user's function.
 
 Every start has a random stream of its own, spawned from `rng`, so that its numbers depend neither on the other starts
 nor on where and when it runs.
@@ -52,7 +52,7 @@ class DrawnStarts:
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one coordinate of the unit cube becomes a quantity's value."""
+    """Map from one coordinate of the unit cube to the value of a quantity."""
 
     quantity: Quantity
     lower: float
@@ -76,7 +76,7 @@ class _Axis:
 def draw(
     problem: Posable, starts: Any, sampling: Any, limits: Any, rng: Any, mistakes: list[str], deadline: float = np.inf
 ) -> DrawnStarts:
-    """Draw the first candidate of every start; what is wrong is added to `mistakes`.
+    """Draw the first candidate of every start, and append any errors to `mistakes`.
 
     starts : how many, or the starts themselves
     sampling : one of `SAMPLINGS`, or a function from a generator to ``{name: value}``; None is "sobol"
@@ -156,7 +156,7 @@ def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float =
 
 
 class _Streams:
-    """A random stream for all starts together, `design`, and one for each of them, spawned when it is first needed."""
+    """Random streams: `design` for all starts together, and one for each start, spawned when it is first needed."""
 
     def __init__(self, rng: Any) -> None:
         self._parent = np.random.default_rng(rng)
@@ -197,7 +197,9 @@ def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list
 
 
 def _following(problem: Posed) -> frozenset[str]:
-    """Return what need not be drawn, since a first fit puts it where it belongs: spreads, scales, offsets."""
+    """Return the names of quantities that need not be drawn, since a first fit determines them: spreads, scales,
+    offsets.
+    """
     noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
     first = problem if problem.least_squares else surrogate(problem)

@@ -1,4 +1,4 @@
-"""What to try next: rounds of candidates, most of them by the ways that paid.
+"""Allocation of a portfolio search: rounds of candidates, most of them by the ways that were most productive.
 
 A way pays by finding the best optimum again, for a few times, by finding a better one, and by ending where nobody was
 before among the best quarter of all candidates: where the optimum is found once in a hundred, that tells early which
@@ -188,7 +188,7 @@ def _columns(tried: Sequence[Tried]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class PortfolioState:
-    """What is known after some rounds.
+    """State of the search after some rounds.
 
     What is asked of all candidates is asked of `table`, their columns, which go from state to state.
     """
@@ -228,7 +228,9 @@ class PortfolioState:
 
     @cached_property
     def _refuted(self) -> Mask:
-        """What did not hold at full accuracy, and what has the cost of several that did not."""
+        """Mask of candidates refuted at full accuracy, and of those not fitted with the cost of several refuted
+        ones.
+        """
         T = self.table
         failed = T["fitted"] & ~T["settled"]
         costs: Array = np.sort(T["cost"][failed])
@@ -236,7 +238,8 @@ class PortfolioState:
         return np.asarray(failed | (~T["fitted"] & (alike >= _REFUTED)), dtype=np.bool_)
 
     def unconfirmed(self, *, last: bool = False) -> int | None:
-        """Return the candidate that promises most of those that look better than every solution; None if none does.
+        """Return the index of the lowest settled candidate that looks better than every solution, or None if there
+        is none.
 
         Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
         What valleys were followed for does not count: an optimum need not wait for them.
@@ -254,7 +257,9 @@ class PortfolioState:
 
     @property
     def last_resort(self) -> int | None:
-        """The same of all candidates, optima or not: what is fitted where the time is over."""
+        """Index of the lowest candidate that looks better than every solution, optimum or not; fitted when the time
+        is over.
+        """
         return self._promising(self.table["size"] > 0)
 
     def _promising(self, candidates: Mask) -> int | None:
@@ -272,7 +277,9 @@ class PortfolioState:
 
     @property
     def unchecked(self) -> int | None:
-        """That candidate, if it is far lower than all that was checked; None if none is, or no share is left for it."""
+        """Index of the lowest open candidate if it is far below all checked ones and a share of work is left, else
+        None.
+        """
         T, lowest = self.table, self._ahead
         least = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR
         return lowest if lowest is not None and T["cost"][lowest] < least and self._may_check else None
@@ -310,7 +317,8 @@ class PortfolioState:
         return np.asarray(T["following"].sum() + expected <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
 
     def found(self, *, independent: bool = True) -> Index:
-        """Return which candidates ended in the best optimum; moved points do not come from starts of their own.
+        """Return the indices of the candidates that ended in the best optimum; if `independent`, moved points do not
+        count.
 
         What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
         """
@@ -323,7 +331,7 @@ class PortfolioState:
         return np.flatnonzero(same & (T["independent"] | (not independent)))
 
     def finds(self, *, independent: bool = True) -> list[Tried]:
-        """Return what ended in the best optimum, as `found` tells."""
+        """Return the candidates that ended in the best optimum, as determined by `found`."""
         return [self.tried[i] for i in self.found(independent=independent).tolist()]
 
     def extended(self, tried: Sequence[Tried], field: Field) -> PortfolioState:
@@ -423,7 +431,9 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
 
 
 def _limit(state: PortfolioState, look: int) -> float:
-    """Return the cost above which the next candidate is dropped at a look; old ones say little of what is made now."""
+    """Return the median cost of recent candidates at a look, above which the next one is dropped; inf if there are
+    too few.
+    """
     costs = state.table["looks"][:, look]
     known = costs[np.isfinite(costs)][-_MEMORY:]
     return float(np.median(known)) if known.size >= _FEWEST else np.inf
@@ -463,7 +473,7 @@ def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Gen
 
 
 def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
-    """Return how likely the next candidate is of each way, (n_ways,): its share of work over the work of one."""
+    """Compute the probability of each way for the next candidate, (n_ways,): its share of work over the work of one."""
     T = state.table
     costs, own = T["cost"], T["work"] - T["checking"]
     mean = float(np.mean(own)) or 1.0
@@ -494,7 +504,7 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
 
 
 def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field, good: float = -np.inf) -> tuple[FamilyHead, ...]:
-    """Return a pool with a member more, the best first; of those that are alike only the better one stays.
+    """Add a member to a pool, the best first; of similar members only the better one stays.
 
     It is as spent as those of other families in whose place it comes.  Up to a `good` cost, spent ones elsewhere are
     not alike: from another point of a plateau moves may lead elsewhere.
@@ -533,7 +543,7 @@ def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int =
 
 
 def moved(head: Array, field: Field, rng: np.random.Generator) -> tuple[Array, bool]:
-    """Return where a head is moved to, and whether it is still to be moved over its plateau, by simulations."""
+    """Return a moved copy of a head, and whether it is still to be moved over its plateau, by simulations."""
     kind, theta = int(rng.integers(3)), head.copy()
     if kind == 0:
         few = rng.choice(head.size, size=min(int(rng.integers(1, _FEW + 1)), head.size), replace=False)

@@ -1,4 +1,4 @@
-"""Where a portfolio draws its starts: between the bounds, or about the guess where there are none."""
+"""Limits of the starts of a portfolio: the bounds, or an interval about the guess where there are none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Uneven:
 
 @dataclass(frozen=True)
 class Field:
-    """Where candidates may be: limits and one unit of the search for every quantity, (n,) each.
+    """Search field of candidates: limits and one unit of the search for every quantity, (n,) each.
 
     `uneven` says which are not drawn evenly between their limits, `note` which have limits about the guess for want of
     bounds.
@@ -60,12 +60,12 @@ class Field:
         return theta
 
     def inside(self, theta: Array) -> Array:
-        """Return what lies within the limits."""
+        """Clip theta to the limits."""
         return np.clip(theta, self.lower, self.upper)
 
 
 def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
-    """Say what is wrong with given limits."""
+    """Return the mistakes in given limits."""
     mistakes: list[str] = []
     given = named("limits", limits, mistakes)
     known = {q.name: q for q in problem.quantities}

@@ -1,4 +1,4 @@
-"""What a portfolio found, and its story: what was tried, what was found how often, how sure it is."""
+"""Result of a portfolio search, with its statistics: candidates, ways, number of finds, certainty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from castfit.problem.compiled_problem import CHI2
 @brief
 @dataclass(frozen=True)
 class Way:
-    """What came of one way to search.
+    """Statistics of one way to search.
 
     name : str; tried, dropped, solutions, finds : int, candidates, those given up on the way, those that ended in
     optima, and those in the best of these; improvements : int, how often it found what was best
@@ -37,7 +37,7 @@ class Way:
 
     @property
     def words(self) -> str:
-        """What it does."""
+        """Description of the way in words."""
         return WORDS[self.name]
 
 
@@ -68,7 +68,7 @@ class SearchCandidate:
 @brief
 @dataclass(frozen=True)
 class PortfolioProgress:
-    """What a callback sees after each candidate.
+    """Progress of a portfolio search after a candidate, as passed to a callback.
 
     candidates : how many were made;  cost, chi2 : of the best solution, infinite as long as there is none;  finds : how
     often it was found;  seconds;  lowest : cost at full accuracy, of the best solution or of a point on the floor of a
@@ -101,7 +101,7 @@ class PortfolioProgress:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class PortfolioResult(SearchResult):
-    """What `castfit.estimate` found.
+    """Result of `castfit.estimate`.
 
     Attributes
     ----------
@@ -167,12 +167,14 @@ class PortfolioResult(SearchResult):
 
     @property
     def measure(self) -> str:
-        """What fits are compared by: "chi2" where sigmas are known, else "-2 log L", or "PEtab's objective"."""
+        """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
+        objective".
+        """
         return self.merit.measure
 
     @property
     def story(self) -> list[str]:
-        """How sure the answer is, how often it was found from how different starts, and how long that took."""
+        """Sentences about the result: number of finds, distance of their starts, time, certainty, and misfit if any."""
         lines = [self._found, self._sure]
         if self.success and self.best is not None and self.best.goodness.amiss:
             lines.append(self.best.goodness.sentence)
@@ -180,7 +182,7 @@ class PortfolioResult(SearchResult):
 
     @property
     def _found(self) -> str:
-        """What was found how often, from how different starts, among how many candidates, in which time."""
+        """Sentence about the lowest optimum: number of finds, distance of their starts, number of candidates, time."""
         made = f"{len(self.candidates)} candidate{'' if len(self.candidates) == 1 else 's'} in {self.time:.1f} s"
         number = f"{self.measure} = {self.objective:.6g}"
         if self.best is None or not self.success:
@@ -198,7 +200,7 @@ class PortfolioResult(SearchResult):
 
     @property
     def _sure(self) -> str:
-        """How sure that is, and why the search ended."""
+        """Sentence about the certainty of the result, and the reason why the search ended."""
         if self.sure:
             return f"Sure, as far as a search can tell: {self.reason}"
         if not self.success:

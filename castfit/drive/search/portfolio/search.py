@@ -162,7 +162,7 @@ class _PortfolioSearch:
         return outcome
 
     def _absorb(self) -> None:
-        """Enter what has ended, as far as everything planned before it has."""
+        """Enter the finished candidates in the planned order, up to the first unfinished one."""
         while self._planned and self._planned[0][0] in self._ends and not self.reason:
             self._take(*self._planned.popleft())
             reason = self._done()
@@ -179,7 +179,7 @@ class _PortfolioSearch:
                 self.reason = reason
 
     def _flush(self) -> None:
-        """Enter what has ended, and forget what has not."""
+        """Enter the finished candidates, and discard the unfinished ones."""
         while self._planned:
             first = self._planned.popleft()
             if first[0] in self._ends:
@@ -206,7 +206,7 @@ class _PortfolioSearch:
         return self.state.found().size >= self.finds
 
     def _done(self) -> str:
-        """Say why the search is at its end; empty while it is not."""
+        """Return the reason for the end of the search, or an empty string if it goes on."""
         if not self._enough or self._best is None:
             return ""
         if not self._best.success and self.state.valley(last=True) is None:  # else it is followed to its end first
@@ -226,7 +226,7 @@ class _PortfolioSearch:
         return ""
 
     def progress(self) -> PortfolioProgress:
-        """Say how far the search is."""
+        """Build the progress report of the search."""
         chi2 = self._best.chi2 if self._best is not None and self._best.success else np.inf
         lowest = self._best.cost if self._best is not None and not self._rank[0] else np.inf
         objective = self._best.objective if np.isfinite(lowest) and self._best is not None else np.inf
@@ -284,7 +284,9 @@ class _PortfolioSearch:
 
 
 def _spread(begun: Sequence[Sequence[float]], field: Field) -> float:
-    """Return how far apart starts lie, as a share of the range that starts are drawn from: the median of quantities."""
+    """Compute the median distance of starts over quantities, relative to the sampled range. Return NaN for fewer
+    than two starts.
+    """
     starts, width = np.array([start for start in begun if start]), field.upper - field.lower
     if len(starts) < 2 or not (width > 0.0).any():
         return np.nan
@@ -303,7 +305,9 @@ def _row(t: Tried, *, best: bool) -> SearchCandidate:
 
 
 def _rank(end: Outcome) -> tuple[bool, float]:
-    """Rank what was fitted: solutions, and floors of long valleys where these are clearly lower; then the others."""
+    """Return a sort key of a fitted candidate: solutions, and valley floors where these are clearly lower; then the
+    others.
+    """
     if end.result is None:
         return True, np.inf
     cost = end.result.cost if np.isfinite(end.result.cost) else np.inf

@@ -115,7 +115,7 @@ _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far
 
 @dataclass(frozen=True)
 class Order:
-    """A candidate to be made: which way, from which random stream, and what is known so far.
+    """Order of a candidate: the way, the random stream, and the state of knowledge.
 
     theta : where a moved one begins, and one that is to be confirmed
     limits : costs above which it is dropped at its looks
@@ -145,7 +145,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a candidate came to.
+    """Outcome of a candidate.
 
     theta : of the quantities that are searched, search scale; empty if there is nothing
     cost, at_looks : as searches see it
@@ -386,7 +386,7 @@ def _end_of(result: Result, scene: Scene, until: float) -> Outcome:
 
 
 def _named(problem: Posable, scene: Scene, theta: Array) -> dict[str, float]:
-    """Return natural values by name, of all quantities, for theta of those that are searched."""
+    """Return natural values by name, of all quantities, for theta of the searched ones."""
     whole = completed(scene.asked, scene.searched, theta, scene.asked.guess)
     natural = problem.to_natural(whole).tolist()
     return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}

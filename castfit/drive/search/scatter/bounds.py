@@ -1,4 +1,4 @@
-"""Which quantities a scatter search moves in their logarithm, and the box that it searches.
+"""Search box of a scatter search, and the quantities that it moves in their logarithm.
 
 Rate constants are often known to a few decades only.  Spread evenly in the value, nine tenths of all points lie in the
 highest decade; the logarithmic distribution of Rodriguez-Fernandez et al. (2006) brings points close to the lower
@@ -127,6 +127,6 @@ def _named(log_vars: Any, free: Mapping[str, Quantity], mistakes: list[str]) -> 
 
 
 def _logarithmic(quantity: Quantity) -> Quantity:
-    """Put a quantity on a logarithmic scale, down to the floor if its lower bound is zero."""
+    """Return a quantity with a logarithmic scale; a lower bound below the floor, such as zero, is raised to it."""
     lower = max(quantity.lower, _FLOOR * quantity.upper)
     return replace(quantity, guess=max(quantity.guess, lower), lower=lower, scale="log")

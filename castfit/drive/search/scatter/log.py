@@ -1,4 +1,4 @@
-"""The log of a scatter search: it has members simulated and improved, enters what was found, and says when to stop.
+"""Log of a scatter search: it runs simulations and local searches, records their results, and decides when to stop.
 
 The order of the answers is that of the questions, so that nothing depends on who answered.
 """
@@ -38,7 +38,7 @@ class Halt(Exception):
 
 @dataclass
 class LogRecord:
-    """What a checkpoint keeps of a log, its result apart.
+    """Record of a log for a checkpoint, without its result.
 
     Values are heights (`castfit.drive.run.optima.Merit`).
 
@@ -159,7 +159,7 @@ class SearchLog(LogRecord):
             raise Halt(STOPS[Status.MAX_TIME])
 
     def record(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the log, its result apart."""
+        """Return the record of the log for a checkpoint, without its result."""
         return plain(self) | {"seconds": self.elapsed}
 
     def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
@@ -172,7 +172,7 @@ class SearchLog(LogRecord):
 
 
 def _joined(pieces: Sequence[Array], answers: Iterable[SimulatedBlock]) -> SimulatedBlock:
-    """Put the answers to pieces together, up to the first one that is not complete."""
+    """Join the answers to pieces, up to and including the first incomplete one."""
     values: list[float] = []
     failures: Counter[str] = Counter()
     for piece, found in zip(pieces, answers, strict=False):

@@ -1,4 +1,4 @@
-"""What a scatter search returns: the best fit, how the value fell, and the optima that local searches found."""
+"""Result of a scatter search: the best fit, the history of the best value, and the optima of local searches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LocalSearch(FitRecord):
 @brief
 @dataclass(frozen=True)
 class Generation:
-    """What a callback sees after every generation.
+    """Progress of a scatter search after a generation, as passed to a callback.
 
     generation, simulations, searches (local ones) : int; objective : the best so far, in its measure; seconds : float.
     """
@@ -90,7 +90,7 @@ class Generation:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class ScatterResult(SearchResult):
-    """What a scatter search found.
+    """Result of a scatter search.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ class ScatterResult(SearchResult):
 
     @property
     def message(self) -> str:
-        """How the search ended, in words."""
+        """Message about the end of the search, in words."""
         parts = [self.reason]
         if self.best is None:
             nothing = "No point could be simulated"
@@ -172,7 +172,7 @@ class ScatterResult(SearchResult):
 
     @property
     def measure(self) -> str:
-        """What points are compared by: the measure of the fit; "-2 log L of normal errors" in the place of others."""
+        """Measure by which points are compared: that of the fit; "-2 log L of normal errors" in the place of others."""
         return self.merit.measure
 
     @property

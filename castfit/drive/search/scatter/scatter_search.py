@@ -256,7 +256,7 @@ def scatter_search(
 
 
 def _resumed(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchState | None:
-    """Put the log where the records of a checkpoint end, and return the state then; None if there are none.
+    """Restore the log from the records of a checkpoint. Return the search state, or None if there are no records.
 
     A result is in the record of the generation that found it, not in those that follow.
     """
@@ -275,7 +275,7 @@ def _is_round(number: int) -> bool:
 
 
 def _generations(state: SearchState | None) -> int:
-    """Return how many generations are complete; the first reference set is generation 0."""
+    """Return the number of complete generations; the first reference set is generation 0."""
     return 0 if state is None else state.generation
 
 

@@ -1,4 +1,4 @@
-"""The two tasks of a scatter search, wherever they run: simulate members, and search locally from one of them."""
+"""Tasks of a scatter search: simulate members, and search locally from one of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Job = bytes | tuple["Work"]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What all tasks of a search share.
+    """Problem, methods and settings shared by all tasks of a search.
 
     problem : the problem that is searched
     transcription, solver : of local searches
@@ -62,7 +62,7 @@ class Work:
 
     @cached_property
     def merit(self) -> Merit:
-        """What members are compared by."""
+        """Merit by which members are compared."""
         return Merit.of(self.problem)
 
     def natural(self, x: Array) -> Array:
@@ -92,7 +92,7 @@ class Work:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is built where the work is done."""
+        """Return the fields for pickling, without cached properties."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 

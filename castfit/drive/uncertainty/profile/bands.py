@@ -78,7 +78,7 @@ def prediction_bands(
     sigmas = unbiased_sigmas(posed, result.residuals, result.normalised_residuals)
 
     def new(name: str, output: str, row: int) -> float:
-        """Return the standard deviation of a new value, NaN where nothing is known of it."""
+        """Return the standard deviation of a new value; NaN if it is unknown."""
         condition = next(c for c in posed.conditions if c.name == name)
         return float(deviation(sigmas, posed, condition, output, linear[name])[row])
 
@@ -166,7 +166,9 @@ def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]
 
 
 def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result: Result, factor: float) -> float:
-    """Return where the profile, or that of a new value, crosses its threshold; infinite where it never does."""
+    """Return the crossing of the threshold by the profile, or by that of a new value; infinite if none, NaN if
+    unknown.
+    """
     centre = float(branch.c[int(np.argmin(branch.delta))])
     last = float(branch.c[-1] if side > 0 else branch.c[0])
     if end in (FAR, ZERO):

@@ -68,7 +68,7 @@ class Branch:
 
     @classmethod
     def of(cls, spots: list[Spot], ends: tuple[str, str]) -> Branch:
-        """Put spots in order."""
+        """Build a branch from points, sorted by their coordinate."""
         rows = sorted(spots, key=lambda s: s.c)
         return cls(
             np.array([s.c for s in rows]),
@@ -93,7 +93,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far to follow.
+    """Thresholds and range to which a profile is followed.
 
     thresholds : ascending, of delta
     everywhere : whether to go on beyond them, to the bounds
@@ -114,7 +114,7 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """What following a quantity gave: one side of it, or both ways from elsewhere.
+    """Result of following a quantity: one side of it, or both directions from another point.
 
     branches : that of the best fit first; none where not even the best fit could be repeated
     estimate, curvature : coordinate of the best fit, and second derivative of the objective there
@@ -135,7 +135,7 @@ class Followed:
 
     @property
     def cut(self) -> str:
-        """What cut it off: a value of `Status`, or nothing."""
+        """Status value of the interruption or time limit that cut the path off; empty if none did."""
         if self.status in (Status.MAX_TIME.value, Status.INTERRUPTED.value):
             return self.status
         ends = [end for branch in self.branches for end in branch.ends]
@@ -145,7 +145,7 @@ class Followed:
 
 
 def crossing(a: tuple[float, float, float], b: tuple[float, float, float], level: float) -> float:
-    """Return where between two points (c, delta, slope) delta is at a level.
+    """Compute the coordinate at which delta reaches a level between two points (c, delta, slope).
 
     In the root of delta, of which c is nearly a linear function: exact for a parabola about zero.
     """
@@ -257,7 +257,7 @@ def envelope(branches: Sequence[Branch]) -> tuple[Array, Array, Array, Array]:
 
 
 def regions(branches: Iterable[Branch], top: float) -> tuple[Region, ...]:
-    """Return where any branch is below a threshold, in order; regions that touch are one."""
+    """Return the regions where any branch is below a threshold, in ascending order, merging regions that touch."""
     every = sorted((r for branch in branches for r in _below(branch, top)), key=lambda r: (r.lower, r.upper))
     out: list[Region] = []
     for region in every:

@@ -134,7 +134,7 @@ class ProfileWalk:
         return spots, LOST, None
 
     def _ended(self, spots: list[Spot]) -> str:
-        """Say why the last spot is the end; empty if it is not."""
+        """Return the reason why the last point ends the path; empty if it does not."""
         at = spots[-1]
         if at.delta < -BETTER:
             return BEYOND
@@ -196,7 +196,7 @@ class ProfileWalk:
         return now, LOST if now is None else JUMP if self._surprise(at, now) else ""
 
     def _comes(self, at: Spot) -> bool:
-        """Whether the solution ahead is what comes next; ahead is only what is worth another look."""
+        """Check whether the solution ahead is a plausible next point; drop passed and repeatedly implausible points."""
         self.ahead = [s for s in self.ahead if self.side * (s.c - at.c) > 0.0]
         if not self.ahead:
             return False
@@ -209,7 +209,9 @@ class ProfileWalk:
         return False
 
     def _halfway(self, at: Spot, there: Spot) -> float:
-        """Return a step into the middle of what is not understood."""
+        """Return the step length to the middle of two points: geometric if signs agree and c is not a logarithm,
+        else arithmetic.
+        """
         if not self.target.log and at.c * there.c > 0.0:
             return abs(at.c) * abs(np.sqrt(there.c / at.c) - 1.0)
         return 0.5 * abs(there.c - at.c)
@@ -266,7 +268,7 @@ class ProfileWalk:
         return float(min(h, most)) if np.isfinite(h) and h > 0.0 else most, expected
 
     def _predicted(self, spots: list[Spot], c: float) -> Array:
-        """Return where the solution at c should be."""
+        """Predict the solution at c from the last points."""
         size = self.tracer.staged.layout.n_v
         same = [s for s in spots[-3:] if s.v.size == size]  # others are from before elements were refined
         if not same:

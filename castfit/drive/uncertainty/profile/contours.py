@@ -119,7 +119,7 @@ class Contours:
         return views().plots.contours(self, path)
 
     def __repr__(self) -> str:
-        """Say in one line what this is."""
+        """Return a one-line summary of the contours."""
         levels = ", ".join(f"{100 * level:g} %" for level in self.lines)
         return f"Contours({self.names[0]}, {self.names[1]}: {levels or 'none'}; {self.message})"
 
@@ -425,7 +425,9 @@ class _Plane:
         return replace(own, lower=lower, upper=upper)
 
     def _curvature(self, target: Target, best: Spot) -> tuple[Array, Array]:
-        """Return where the best fit is, and the covariance by the curvature of the objective in both coordinates."""
+        """Return the coordinates of the best fit, and the covariance from the curvature of the objective in both
+        coordinates.
+        """
         _, second, spot = self._begun(self.second)
         # Variances are those of the profiles; the covariance is the slope of one along the other's.
         moved = second.coordinate_of(best.theta + best.tangent[: best.theta.size] * 1e-4 * target.scale)

@@ -119,7 +119,7 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float) -> Correc
 
 
 def _relaxation(moved: Array, last: Array, factor: float) -> float:
-    """Return how many times a full step leads to the solution, by what was left of the one before, in rows (m,)."""
+    """Compute the relaxation factor of a full step from the rows (m,) that the previous step left over."""
     along, length = float(moved @ last), float(last @ last)
     if not along**2 > _ALIGNED**2 * length * float(moved @ moved):
         return 1.0
@@ -129,7 +129,7 @@ def _relaxation(moved: Array, last: Array, factor: float) -> float:
 
 @dataclass
 class Tracer:
-    """What follows paths: the staged problem, refined as it goes, the solver, and counts.
+    """Path follower: the staged problem, refined along the path, the solver, and counts of evaluations.
 
     `cost` is that of the best fit, `error` its `misfit`; `wrap` does what has to be done to every staged problem that
     is made on the way.
@@ -147,7 +147,7 @@ class Tracer:
     evaluations: Counter[str] = field(default_factory=Counter[str])
 
     def __post_init__(self) -> None:
-        """Let no solve on the way take long: a shorter step is cheaper."""
+        """Limit the iterations of a Gauss-Newton solver per point: a shorter step is cheaper."""
         if isinstance(self.solver, GaussNewton):
             self.solver = replace(self.solver, max_iter=min(self.solver.max_iter, _ITERATIONS))
 
@@ -216,7 +216,7 @@ class Tracer:
         return float(np.clip(PRECISE / size, 1e-10, 1e-6)) * within / PRECISE
 
     def _corrected(self, held: StagedProblem, within: float) -> Corrected | None:
-        """Return the solution near the start of what is held, if it is so near."""
+        """Return the corrected solution near the start of the constrained problem; None if it is not that near."""
         if not isinstance(self.solver, GaussNewton):
             return None
         ledger = Ledger(held)
@@ -229,7 +229,9 @@ class Tracer:
         return found
 
     def _found(self, held: StagedProblem, within: float, *, thorough: bool) -> Array | Corrected | Status:
-        """Return what the solver finds, the end of the way by full steps where these do."""
+        """Solve the constrained problem, with full corrector steps at the end if they succeed. Return the status if
+        the solve fails.
+        """
         if isinstance(self.solver, GaussNewton):
             rough = self._solved(held, _NEARBY, thorough=thorough)
             if rough.status in ENDED:

@@ -1,4 +1,4 @@
-"""Profiles of quantities: every side of every one is a task; what they find together decides what is done next.
+"""Profile likelihood of quantities: each side of each profile is a task; all results together decide the next step.
 
     best fit --> both sides of every quantity --> a better fit?   yes: fit from there, and all again
                           |                                       no
@@ -69,7 +69,9 @@ _SAME = 1e-2  # of -2 log L: optima closer than that are one
 
 @dataclass(frozen=True)
 class ProfileProgress:
-    """What a callback sees after every side: how many of how many, the last one in words, and the seconds so far."""
+    """Progress after each side, for a callback: finished and total sides, a description of the last one, elapsed
+    seconds.
+    """
 
     finished: int
     total: int
@@ -247,7 +249,7 @@ def choose_thresholds(
 
 @dataclass
 class _Session:
-    """A run that is under way: what was followed, from which best fit, and what is on the disk."""
+    """State of a run in progress: followed sides, the best fit they belong to, and the checkpoint records."""
 
     problem: Posable
     transcription: Transcription
@@ -369,7 +371,7 @@ class _Session:
         targets: Sequence[Target],
         thresholds: dict[str, float],
     ) -> dict[str, Profile]:
-        """Return the profiles of what was followed on at least one side."""
+        """Return the profiles of the targets that were followed on at least one side."""
         out: dict[str, Profile] = {}
         for k, target in enumerate(targets):
             both = [sides.get(2 * k), sides.get(2 * k + 1)]
@@ -402,7 +404,7 @@ def _drop(tasks: deque[Any], keys: set[int]) -> None:
 
 
 def _first_better(sides: Mapping[int, Followed | None]) -> Array | None:
-    """Return where the first task that found a better fit found it."""
+    """Return the better fit found by the first task that found one; None if no task did."""
     return next((f.better for _, f in sorted(sides.items()) if f is not None and f.better is not None), None)
 
 
@@ -414,7 +416,7 @@ def _assembled(
     best: Result, target: Target, both: Sequence[Followed | None], beside: Sequence[Branch],
     thresholds: Mapping[str, float],
 ) -> Profile:  # fmt: skip
-    """Put both sides of a target together; a side that is missing ends at the estimate."""
+    """Assemble the profile of a target from both sides; a missing side ends at the estimate."""
     below, above = both
     if below is not None and below.branches:
         have = below
@@ -437,7 +439,7 @@ def _why_missing(side: Followed | None) -> str:
 
 
 def _linear(best: Result, target: Target, at: Followed, level: float, top: float) -> tuple[float, float]:
-    """Return the interval of the covariance; for what has none, that of the parabola at the best fit."""
+    """Return the interval from the covariance, or from the parabola at the best fit if there is no covariance."""
     if target.name in best.names:
         return best.confidence_intervals(level)[target.name]
     reach = np.sqrt(2.0 * top / at.curvature) if at.curvature > 0.0 else np.inf
@@ -446,7 +448,7 @@ def _linear(best: Result, target: Target, at: Followed, level: float, top: float
 
 
 def _message(stopped: Status | None, sides: Mapping[int, Followed | None], n_targets: int, trouble: str) -> str:
-    """Say how the run ended."""
+    """Build the message about how the run ended."""
     total = 2 * n_targets
     sides = {i: f for i, f in sides.items() if i < total}
     done = sum(f is not None and not f.cut and not f.status for f in sides.values())

@@ -1,4 +1,4 @@
-"""From what a user says to what is profiled: a fit, levels, quantities, sigmas, expressions as text or as symbols."""
+"""Conversion of user arguments to profile tasks: fit, levels, quantities, sigmas, expressions as text or symbols."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
 def read_targets(
     result: Result, posed: Posed, names: Any, mistakes: list[str], holds: str = "names holds"
 ) -> tuple[Target, ...]:
-    """Return what is to be profiled; what is wrong is added to `mistakes`, of an argument that `holds` something.
+    """Return the targets to profile. Append input errors to `mistakes`; `holds` names the argument in them.
 
     `names` is a name, an expression, an `OutputAt`, a sequence of them, or a mapping from names to expressions; None
     means every estimated quantity.  The best fit tells magnitudes.

@@ -1,4 +1,4 @@
-"""What profiles found: per quantity the curve, the limits and the verdicts; for all a table, pictures and a file."""
+"""Results of profiles: curve, limits and verdicts of each quantity, and their table, figures and file."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Side:
 @public("castfit")
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """How the objective rises along one quantity when all others are fitted anew.
+    """Profile of the objective along one quantity, with all other quantities fitted anew.
 
     The objective is the difference of -2 log L to the best fit: of chi2, where sigmas are known.  Along with `values`
     arrays are in ascending order of these; where several optima compete they follow the lowest.
@@ -128,12 +128,12 @@ class Profile:
 
     @property
     def objective(self) -> Array:
-        """How much more -2 log L is there than at the best fit, (n,)."""
+        """Increase of -2 log L over the best fit, (n,)."""
         return self._envelope[1]
 
     @property
     def optimum(self) -> NDArray[np.intp]:
-        """Which optimum each point belongs to, (n,): 0 is the one of the best fit."""
+        """Index of the optimum that each point belongs to, (n,): 0 is the optimum of the best fit."""
         return self._envelope[3].astype(np.intp)
 
     @property
@@ -153,7 +153,7 @@ class Profile:
 
     @renamed(level="confidence_level")
     def threshold(self, confidence_level: float | None = None) -> float:
-        """Return what the objective may not exceed at a level, by default the highest."""
+        """Return the threshold of the objective at a confidence level, by default the highest level."""
         return self.thresholds[self._key(confidence_level)]
 
     @renamed(level="confidence_level")
@@ -233,7 +233,7 @@ class Profile:
         return near[0] if near else min(found, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
 
     def _side(self, region: Region, which: int, level: float | None) -> Side:
-        """Put into words how a region ends below (0) or above (1)."""
+        """Describe in words the end of a region below (0) or above (1)."""
         key, name, log, end = self._key(level), self.name, self.scale == "log", region.ends[which]
         c, top, percent = (region.lower, region.upper)[which], self.thresholds[key], f"{100 * float(key):g} %"
         toward = -1.0 if which == 0 else 1.0
@@ -366,7 +366,9 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Per quantity what is below and above, as `Side.kind` has it: "bounded", "open", "flat", "at a bound", ..."""
+        """Verdicts per quantity for the sides below and above, as in `Side.kind`: "bounded", "open", "flat", "at a
+        bound", ...
+        """
         return {n: (p.sides()[0].kind, p.sides()[1].kind) for n, p in self.profiles.items()}
 
     @property
@@ -426,7 +428,7 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
         return "\n".join([*table, *self._remarks()])
 
     def _remarks(self) -> list[str]:
-        """Return what to know beyond the table."""
+        """Return the remarks that supplement the table."""
         lines = [p.sentence for p in self.profiles.values() if any(s.kind not in (BOUNDED,) for s in p.sides())]
         for p in self.profiles.values():
             found = p.regions()
@@ -444,7 +446,7 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
         return lines
 
     def __repr__(self) -> str:
-        """Say in one line what this is."""
+        """Return a one-line summary of the profiles."""
         bounded = sum(all(k == BOUNDED for k in kinds) for kinds in self.verdicts.values())
         return f"Profiles({len(self)} quantities: {bounded} bounded on both sides; {self.message})"
 

@@ -1,4 +1,4 @@
-"""What can be profiled: quantities, unknown sigmas, expressions; how each is held, and where it is at a point.
+"""Profile targets: quantities, unknown sigmas, expressions, predictions; how each is fixed and evaluated at a point.
 
 The staged problem is built once; c, the coordinate, changes from point to point: the value that is held, or its
 logarithm where steps are taken in that.  What holds costs nothing to change:
@@ -59,15 +59,15 @@ class Dressed(StagedProblem):
         return self.inner.data_sizes()
 
     def coarse(self) -> StagedProblem:
-        """Return the same problem with functions of lower accuracy."""
+        """Return this problem with functions of lower accuracy."""
         return self._around(self.inner.coarse())
 
     def explicit(self) -> StagedProblem:
-        """Return the same problem in which all of theta is searched."""
+        """Return this problem with all of theta as search variables."""
         return self._around(self.inner.explicit())
 
     def explain(self, v: Array) -> str:
-        """Say where and why the functions could not be evaluated at v."""
+        """Describe the cause and place of a failed evaluation of the functions at v."""
         return self.inner.explain(v)
 
     def _around(self, inner: StagedProblem) -> StagedProblem:
@@ -80,7 +80,7 @@ class Dressed(StagedProblem):
 
 
 def bare(staged: StagedProblem) -> StagedProblem:
-    """Return a staged problem without what was done to it."""
+    """Return the innermost staged problem, without wrappers."""
     return bare(staged.inner) if isinstance(staged, Dressed) else staged
 
 
@@ -92,7 +92,7 @@ def started(staged: StagedProblem, v: Array) -> StagedProblem:
 
 
 def scaled_rows(at: E, factors: Sequence[Array], shift: Sequence[Array] | None = None) -> E:
-    """Return an evaluation with rows, and their derivatives, multiplied; what is then added moves only the rows."""
+    """Scale the rows of an evaluation, and their derivatives, by factors; then add the shift to the rows only."""
     added = [0.0] * len(factors) if shift is None else shift
     values = tuple(replace(of, r=of.r * f + s) for of, f, s in zip(at.values, factors, added, strict=True))
     changed = replace(at, values=values)
@@ -140,11 +140,11 @@ class Target(ABC):
         return np.nan
 
     def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
-        """Return what holding it adds to the cost."""
+        """Return the cost of the rows that fix the target."""
         return 0.0
 
     def own_rows(self, rows: Array, held: StagedProblem) -> Array:
-        """Return what the condensed problem's rows (m,) are without the ones that hold."""
+        """Return the rows (m,) of the condensed problem without the rows that fix the target."""
         return rows
 
     def slope(self, staged: StagedProblem, at: Evaluation) -> tuple[float, float] | None:

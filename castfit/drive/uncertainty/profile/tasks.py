@@ -1,4 +1,4 @@
-"""The tasks of a run of profiles, and what all of them start from: the staged problem, and the best fit in it."""
+"""Tasks of a profile run, and their common start: the staged problem and its best fit."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ProfileSetting:
         return {**self.__dict__, "_prepared": None}
 
     def _at_solution(self) -> tuple[Tracer, Array] | Status:
-        """Return what follows paths and v (n_v,) of the best fit; a status if there is no solution.
+        """Return the path follower and v (n_v,) of the best fit; a status if there is no solution.
 
         Raises Stopped if the time is over or Ctrl-C was pressed.
         """
@@ -112,12 +112,14 @@ class ProfileSetting:
         return Status.INACCURATE
 
     def wrapped(self, staged: StagedProblem) -> StagedProblem:
-        """Return a staged problem with what is wanted of every one."""
+        """Return a staged problem with explicit theta if required, and with the cost of requested predictions
+        removed.
+        """
         staged = staged.explicit() if self.explicit else staged
         return unheld(staged, self.asked) if self.asked else staged
 
     def begun(self, target: Target, deadline: float = np.inf) -> tuple[Tracer, Target, Spot] | Status:
-        """Return what follows paths, the target, held as steeply as it must be, and the best fit as its first spot."""
+        """Return the path follower, the target with its final weight, and the best fit as first point; or a status."""
         ready = self._at_solution()
         if isinstance(ready, Status):
             return ready
@@ -132,7 +134,7 @@ def as_fitted(posed: Posed, best: Result) -> Posed:
 
 
 def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
-    """Read a transcription and a solver; what is not given is what found the result, as it is best along paths.
+    """Read the transcription and solver of a run; the default is the method of the result, adapted to following paths.
 
     Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
     same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
@@ -146,7 +148,7 @@ def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str
 
 
 def _thinned(nodes: Nodes, transcription: Transcription) -> Nodes:
-    """Return the nodes that elements of a transcription may need, of those that a fit needed."""
+    """Thin the nodes of a fit to the number that the elements of a transcription may need."""
     if not isinstance(transcription, Collocation) or not transcription.adapts:
         return nodes
     # Errors of Radau elements go with the power 2 degree of their length.

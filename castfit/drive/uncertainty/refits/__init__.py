@@ -1,4 +1,4 @@
-"""Fits of one problem to other data: drawn anew (`bootstrap`, `coverage`), or without some of them (`leave_out`).
+"""Fits of one problem to other data: newly drawn (`bootstrap`, `coverage`), or with some left out (`leave_out`).
 
 In flows a result; a recipe makes the data of each fit, such as `resampling`.
 Out comes a row for each fit, and per driver what the rows say together: errors, intervals, bias, shares.

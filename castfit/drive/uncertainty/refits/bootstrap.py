@@ -235,7 +235,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
 
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
-        """What was done, the table, which fits failed, and what is to be known of the intervals."""
+        """Parts of the summary: the method, the table, failed fits, and remarks about the intervals."""
         lost = (self._failure_sheet(), *self._without()) if self._failed else ()
         return *self._head(), self._sheet(), *self._told[1], *lost, *self._remarks()
 
@@ -261,7 +261,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         return Sheet(("", ">value", ">bias", ">std. error", ">linear", *heads), tuple(rows))
 
     def _without(self) -> list[str]:
-        """Say what the fits that failed may do to the intervals."""
+        """Describe how much the failed fits could widen the intervals."""
         failed = len(self._failed)
         level = self.result.confidence_level
         wider: list[str] = []

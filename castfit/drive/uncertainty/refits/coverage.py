@@ -62,7 +62,7 @@ Intervals = Callable[[Result, float], Mapping[str, tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Covered:
-    """How well the intervals of one quantity do.
+    """Coverage of the intervals of one quantity, and bias of its estimates.
 
     intervals : how many there are
     share, error : the part of them that contains the truth, NaN without any, and its binomial standard error
@@ -85,7 +85,7 @@ class Covered:
     width: float
 
     def verdict(self, level: float) -> str:
-        """Say in words whether intervals keep what they promise."""
+        """Return a phrase that compares the observed coverage with the nominal level."""
         if not self.intervals:
             return "no interval"
         low, high = wilson(self.share, self.intervals, _SURE)
@@ -95,7 +95,7 @@ class Covered:
 
 
 def wilson(share: float, count: int, level: float) -> tuple[float, float]:
-    """Return where the probability of an event lies that happened in a part of so many cases [Wilson 1927]."""
+    """Compute the Wilson score interval of a probability from an observed share of `count` cases [Wilson 1927]."""
     z2 = quantile(level, np.inf) ** 2 / count
     middle = (share + z2 / 2) / (1 + z2)
     reach = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
@@ -105,7 +105,7 @@ def wilson(share: float, count: int, level: float) -> tuple[float, float]:
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
 class CoverageResult(RefitsResult):
-    """How often intervals contain the truth, for data sets that were drawn at it.
+    """Result of a coverage study: how often intervals contain the truth, for data sets drawn at the truth.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class CoverageResult(RefitsResult):
 
     @cached_property
     def quantities(self) -> dict[str, Covered]:
-        """What was found of each quantity."""
+        """Coverage results of each quantity."""
         solved = [row for row in self.rows if row.success]
         thetas = np.array([row.theta for row in solved]).reshape(-1, len(self.posed.names))
         with np.errstate(over="ignore"):

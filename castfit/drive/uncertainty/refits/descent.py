@@ -54,7 +54,7 @@ class DescentEnd:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What is known of the estimate theta (n,).
+    """Local second-order model of the residual rows at the estimate theta (n,).
 
     scale (m,) : what rows were multiplied by;  E (m, n) : their derivatives;  B (m, n, n) : their second ones
     units, lower, upper (n,) : units of the search, and bounds
@@ -82,7 +82,7 @@ class _Surroundings:
         return rows
 
     def descended(self, rows: Callable[[Array], DenseRows | None], start: Array, factor: Array) -> DescentEnd | None:
-        """Return what Newton's method finds; None where it finds no minimum.
+        """Minimise half the squared rows by Newton steps within the bounds. Return None if no minimum is found.
 
         factor (m,) : what B is multiplied by, for rows in other units than E.
         """
@@ -117,7 +117,7 @@ class _Surroundings:
 
 
 def _remembered(S: Array, x: Array, bent: Array, y: Array) -> Array:
-    """Return second derivatives of the rows, times the rows, that take a step x to what was seen: Sx = bent.
+    """Update the second-order term S of the Hessian by a secant condition with step x: S x = bent.
 
     y is the difference of the gradients (Dennis, Gay and Welsch 1981, equation 4.3).
     """
@@ -131,7 +131,7 @@ def _remembered(S: Array, x: Array, bent: Array, y: Array) -> Array:
 
 @dataclass(frozen=True)
 class WarmDescent:
-    """Fits to other data of a problem, all of them from its estimate theta (n_theta,), and its cost."""
+    """Fits to other data of a problem, each started from its estimate theta (n_theta,) with its cost."""
 
     posed: Posed
     integrator: IntegratorOptions
@@ -139,7 +139,7 @@ class WarmDescent:
     cost: float
 
     def reached(self, problem: Posed) -> tuple[DescentEnd, DenseResiduals] | None:
-        """Return where the fit to a problem ends that differs in its data, and its rows; None if it leads nowhere.
+        """Return the end of the fit to a problem that differs only in its data, and its rows; None if the fit fails.
 
         An end above the cost at the estimate, about which the data were drawn, is none.
         """

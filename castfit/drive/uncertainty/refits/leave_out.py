@@ -110,12 +110,12 @@ class LeaveOutResult(RefitsResult):
 
     @property
     def unseen(self) -> tuple[tuple[str, ...], ...]:
-        """Per row, the quantities that what is left does not determine: they have no estimates there."""
+        """Quantities, per row, that the remaining data do not determine: they have no estimates there."""
         return tuple(tuple(row.found) for row in self.rows)
 
     @property
     def moves(self) -> Array:
-        """What estimates move by, search scale, (n_rows, n_theta); NaN where there is none."""
+        """Changes of the estimates in search scale, (n_rows, n_theta); NaN if there is no estimate."""
         return self.thetas - self.result.theta
 
     @property
@@ -129,7 +129,9 @@ class LeaveOutResult(RefitsResult):
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """Of the jackknife, natural scale; NaN where fits failed, or fewer than two say something of a quantity."""
+        """Jackknife standard errors, natural scale; NaN if fits failed or fewer than two of them determine a
+        quantity.
+        """
         n = len(self.rows)
         known = self._natural
         with np.errstate(invalid="ignore"):
@@ -138,7 +140,7 @@ class LeaveOutResult(RefitsResult):
 
     @property
     def bias(self) -> dict[str, float]:
-        """Of the jackknife, natural scale; NaN as for `standard_errors`."""
+        """Jackknife bias, natural scale; NaN as for `standard_errors`."""
         n, mean = len(self.rows), self._natural.mean(axis=0)
         return {k: (n - 1) * (float(m) - self.result.values[k]) for k, m in zip(self.names, mean, strict=True)}
 

@@ -1,4 +1,4 @@
-"""What a solution says of every measured value, and data drawn anew about its predictions.
+"""Influence of each measured value on a solution, and resampled data about its predictions.
 
 Of a value m with prediction mu and spread s, whose noise is additive on some axis a (the logarithm of `LogNormal`),
 
@@ -190,7 +190,7 @@ def resampling(kind: str, posed: Posed, result: Result, seed: int) -> Resampling
 
 
 def kind_mistakes(kind: str, posed: Posed, result: Result) -> list[str]:
-    """Say why data cannot be drawn in this way."""
+    """Return messages on why data cannot be resampled with this kind."""
     if kind == "parametric":
         mistakes = drawing_mistakes(posed)
     else:
@@ -213,7 +213,7 @@ def kind_mistakes(kind: str, posed: Posed, result: Result) -> list[str]:
 
 
 def drawing_mistakes(posed: Posed) -> list[str]:
-    """Say of which outputs no values can be drawn."""
+    """Return messages that name the outputs whose values cannot be drawn, with the reason."""
     said: dict[str, str] = {}
     for place in output_places(posed):
         name, what = posed.outputs[place.output], type(place.noise).__name__

@@ -50,7 +50,7 @@ _LOWER = 1e-6  # of the cost, by which another start must be better to count as 
 
 @dataclass(frozen=True)
 class RefitPlan:
-    """What all fits of a run share.
+    """Settings common to all fits of a run.
 
     starts : where each fit begins
     reads : what else is read from a fit that succeeded
@@ -110,23 +110,23 @@ class Refit(FitRecord):
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """What orders fits to the same data, the best last."""
+        """Sort key for fits to the same data; the best fit is last."""
         return self.success, -self.cost if np.isfinite(self.cost) else -np.inf
 
 
 class RefitsResult(RunResult):
-    """What came of fits to other data: a row for each, in order."""
+    """Result of fits to other data: a row for each fit, in order."""
 
     rows: tuple[Refit, ...]
 
     @property
     def fitted(self) -> int:
-        """How many fits succeeded."""
+        """Number of fits that succeeded."""
         return sum(row.success for row in self.rows)
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many fits ended without a solution, by cause, the most frequent first."""
+        """Numbers of fits that ended without a solution, by cause, the most frequent first."""
         return dict(Counter(row.status for row in self._failed).most_common())
 
     @property
@@ -150,7 +150,7 @@ class RefitsResult(RunResult):
 
 @dataclass(frozen=True)
 class RefitProgress:
-    """How far a run is, for callbacks: numbers of fits, the one that ended just now, and seconds."""
+    """Progress of a run, for callbacks: numbers of fits, the fit that ended last, and seconds."""
 
     finished: int
     total: int
@@ -169,7 +169,7 @@ class RefitProgress:
 def refit_options(
     transcription: Any, solver: Any, mistakes: list[str], *, result: Any, fit_max_time: Any, **options: Any
 ) -> tuple[Transcription, Solver, RunOptions]:
-    """Read how to fit, by default as a result was found, and how to run.
+    """Read the fitting method, by default that of the result, and the options of the run.
 
     What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
     """
@@ -224,7 +224,7 @@ def carry_out_refits(
     file: Checkpoint | None = None,
     restored: int = 0,
 ) -> tuple[tuple[Refit, ...], str]:
-    """Let a task do what is unfinished of rows by index; return them in order, and how the run ended, in words.
+    """Run a task for each unfinished row. Return the rows in order, and a message about how the run ended.
 
     `what` the rows are called, `did` what was done with them, `told` what is said of the last one; so many of the
     finished ones were `restored` from the file.

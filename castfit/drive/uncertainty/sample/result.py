@@ -1,4 +1,4 @@
-"""What a sampler found: draws of the posterior, whether they have converged, and ArviZ's form of them."""
+"""Result of a sampler: draws of the posterior, convergence diagnostics, and conversion to ArviZ."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SampleResult(DrawsResult):
         trouble: Sequence[str],
         seconds: float,
     ) -> SampleResult:
-        """Put the chains together, as far as all of them have come, without the first `tune` steps."""
+        """Build the result from the chains, cut to their common length and without the first `tune` steps."""
         n, labels = len(result.names), list(result.sigmas)
         done = min((len(e.thetas) for e in ensembles), default=0)
         kept = slice(tune, done)
@@ -137,7 +137,7 @@ class SampleResult(DrawsResult):
 
     @cached_property
     def r_hat(self) -> dict[str, float]:
-        """Of each quantity, how much more chains differ than they scatter: 1 where they agree (rank-normalised).
+        """Rank-normalised R-hat of each quantity, between and within chains: 1 if the chains agree.
 
         All walkers of an ensemble count as one chain, step by step [Margossian et al. 2024]: walkers are many, and each
         too short to tell its mean from the others'.
@@ -148,12 +148,12 @@ class SampleResult(DrawsResult):
 
     @cached_property
     def r_hat_of_walkers(self) -> dict[str, float]:
-        """Of each quantity, the same among single walkers: sqrt(1 + 1/N) where each has made 2 N independent draws."""
+        """R-hat of each quantity among single walkers: sqrt(1 + 1/N) if each has made 2 N independent draws."""
         return self._diagnosed(self.chain, "rhat")
 
     @cached_property
     def effective(self) -> dict[str, float]:
-        """Of each quantity, how many independent draws they are worth, in the middle or in the tails: the less.
+        """Effective sample size of each quantity: the smaller of bulk and tail, at most the number of draws.
 
         Of few steps ArviZ's figure may exceed the number of draws, which this one does not.
         """
@@ -242,7 +242,7 @@ class SampleResult(DrawsResult):
 
 
 def _group_sizes(result: Result) -> list[int]:
-    """Return how many data each unknown sigma has."""
+    """Return the number of data of each unknown sigma."""
     assert result.problem is not None
     posed = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
     return np.bincount(groups(posed) + 1, minlength=len(posed.groups) + 1)[1:].tolist()

@@ -70,7 +70,7 @@ class WalkerEnsemble:
 
 @dataclass(frozen=True)
 class SampleProgress:
-    """How far a run is: chains that have come as far as is wanted now, and in all; seconds; draws, also of tuning."""
+    """Progress of a run: chains that reached the current target, all chains, seconds, and draws including tuning."""
 
     finished: int
     total: int
@@ -226,7 +226,7 @@ _Parts = tuple[Posed, Any, int]
 def _chain(
     job: bytes | _Parts, index: int, seed: int, state: Any, steps: int, seconds: float, deadline: float
 ) -> WalkerEnsemble | None:
-    """Let the walkers of one chain go on from a state, or begin, wherever this is called; None if there is no time.
+    """Advance the walkers of one chain from a state, or start them; return None if no time is left.
 
     They make a step at least, and end after some seconds.
     """

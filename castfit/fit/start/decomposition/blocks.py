@@ -56,7 +56,7 @@ def find_blocks(problem: Posed) -> tuple[EquationBlock, ...]:
 
 
 def decomposition_mistakes(problem: Posed) -> list[str]:
-    """Say why a problem cannot be decomposed; empty if it can."""
+    """List the reasons why a problem cannot be decomposed; empty if it can."""
     model, measured = problem.model, measured_directly(problem)
     if model.algebraic_states:
         names = ", ".join(model.algebraic_states)
@@ -129,7 +129,7 @@ def _components(problem: Posed, measured: frozenset[str]) -> tuple[EquationBlock
 
 
 def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
-    """Add the names in an experiment's own expressions of parameters, and in those of these."""
+    """Add the names in an experiment's own expressions of parameters, recursively."""
     found = set(names)
     while True:
         own = [experiment.parameters[n] for n in found if isinstance(experiment.parameters.get(n), ca.SX)]
@@ -190,7 +190,7 @@ def _held(problem: Posed, kind: str, of: str, experiment: str | None) -> float:
 
 
 def _direct(problem: Posed, block: EquationBlock, experiment: Experiment) -> dict[str, str]:
-    """Return which outputs of an experiment show a state of the block as it is, {output: state}."""
+    """Return the outputs of an experiment that equal a state of the block, {output: state}."""
     model = problem.model
     symbols = {name: model.outputs[name] for name in block.states}
     return {
@@ -253,7 +253,7 @@ def _signal(problem: Posed, experiment: Experiment, name: str) -> Input:
 
 
 def _among(parameter: Parameter, experiments: Sequence[Experiment]) -> Parameter:
-    """Restrict a parameter that has a value for each experiment to some of them."""
+    """Restrict a parameter with one value per experiment to some experiments."""
     if not isinstance(parameter.value, Mapping):
         return parameter
     return replace(parameter, value={e.name: parameter.value[e.name] for e in experiments})

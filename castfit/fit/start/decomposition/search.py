@@ -145,7 +145,7 @@ class _BlockSearch:
         self._staged, self._total = staged, _variation(staged.problem)
 
     def run(self, generator: np.random.Generator) -> None:
-        """Screen draws and fit the best of them, first of usual magnitudes, until several fits agree.
+        """Screen draws and fit the best, beginning with draws of usual magnitudes, until several fits agree.
 
         In the pathway of three enzymes, with bounds from 1e-12 to 1e3, 12 of 12 fits reach the optimum of the last
         block from the best of 400 draws of usual magnitudes, 1 of 12 from draws all over the bounds.

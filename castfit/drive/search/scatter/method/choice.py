@@ -1,4 +1,4 @@
-"""Which point deserves a local search: the best compromise of quality and novelty among those that pass the filters.
+"""Choice of the start of a local search: the best compromise of quality and novelty among points that pass the filters.
 
 merit filter      not much worse than the last start of a local search
 distance filter   not where earlier local searches came through
@@ -59,12 +59,12 @@ def memory_distances(X: Array, climbs: Sequence[Climb]) -> Array:
 
 
 def near_paths(X: Array, climbs: Sequence[Climb], reach: float) -> NDArray[np.bool_]:
-    """Tell which rows of X lie within `reach`, a root mean square over the unknowns, of an earlier path, (k,)."""
+    """Return a mask of the rows of X within `reach`, a root mean square over the unknowns, of an earlier path, (k,)."""
     return memory_distances(X, climbs) < reach * np.sqrt(X.shape[1])
 
 
 def near_minima(X: Array, climbs: Sequence[Climb], factor: float) -> NDArray[np.bool_]:
-    """Tell which rows of X lie closer to a minimum found than `factor` times the way from which it was found, (k,).
+    """Return a mask of the rows of X closer to a known minimum than `factor` times the distance of its start, (k,).
 
     This is the distance filter of SSm (after Ugray et al. 2007, INFORMS J. Comput. 19, 328).
     """

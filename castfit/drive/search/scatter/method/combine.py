@@ -42,7 +42,7 @@ def pair_of(one: Member, other: Member) -> Pair:
 
 
 def types_of(i: int, j: int, b: int, coin: float) -> tuple[int, ...]:
-    """Return the types of the children of the members ranked i < j (from 0) among b: four, three or two of them.
+    """Return the types of the children of the members ranked i < j (from 0) among b: four, three or two children.
 
     `coin`, uniform in [0, 1], decides between types 1 and 3 for two members of the lower half.
     """
@@ -94,7 +94,7 @@ def beyond(
     first: int,
     rng: np.random.Generator,
 ) -> tuple[Member, ...]:
-    """Follow lines (parent, better child), all of them at once; return what was found on the way.
+    """Extend lines (parent, better child), all at once, as long as they improve. Return all new members.
 
     `values` maps points (k, n) to values (k,), `first` is the number of the first new member.
     """

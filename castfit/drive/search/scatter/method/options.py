@@ -39,7 +39,7 @@ class ScatterOptions:
         return 10 * self.dim_refset if self.n_diverse is None else self.n_diverse
 
     def mistakes(self) -> list[str]:
-        """Say everything that is wrong, naming the fix."""
+        """Return all mistakes in the options, with remedies."""
         most = {"dim_refset": 1000, "subranges": 10_000}
         counts = {"dim_refset": 3, "local_n1": 0, "local_n2": 1, "local_searches": 1, "subranges": 1, "relax_after": 1}
         words = {

@@ -20,7 +20,7 @@ def least_distances(X: Array, R: Array) -> Array:
 
 
 def most_distant(X: Array, R: Array, count: int) -> list[int]:
-    """Return which rows of X (k, n), one after the other, lie farthest from R and from those before (Eq. 25)."""
+    """Return the indices of rows of X (k, n), each farthest from R and from the rows chosen before (Eq. 25)."""
     nearest = least_distances(X, R)
     chosen: list[int] = []
     for _ in range(min(count, len(X))):
@@ -62,7 +62,7 @@ def in_flat_zone(f: float, R: Sequence[Member], epsilon: float) -> bool:
 def updated(
     R: Sequence[Member], candidates: Sequence[Member], *, distance: float, epsilon: float
 ) -> tuple[Member, ...]:
-    """Let candidates replace the worst members, the best candidate first.
+    """Replace the worst members by better candidates, the best candidate first.
 
     A candidate enters if it is better than the worst member (Eqs. 27-29) and neither close to a member nor of the same
     value (Eq. 30).  A new best enters always: for the worst member, or for the closest one if it is too close to it.
@@ -90,7 +90,7 @@ def is_flat(R: Sequence[Member], epsilon: float) -> bool:
 
 
 def kept(b: int, *, aggressive: bool) -> int:
-    """Return how many of b members stay: all but g = b/2, or but g = b - 1."""
+    """Return the number of b members that stay: all but g = b/2, or but g = b - 1 if `aggressive`."""
     return 1 if aggressive else b - b // 2
 
 
@@ -109,7 +109,9 @@ def largest_products(X: Array, R: Array) -> Array:
 
 
 def new_directions(X: Array, R: Array, count: int) -> list[int]:
-    """Return which candidates X (k, n), one after the other, point away most from all segments of R (Eq. 33)."""
+    """Return the indices of candidates X (k, n), each least aligned with the segments of R and those chosen before
+    (Eq. 33).
+    """
     chosen: list[int] = []
     for _ in range(min(count, len(X))):
         products = largest_products(X, np.vstack([R, X[chosen]]))

@@ -42,14 +42,14 @@ from castfit.drive.search.scatter.method.refset import (
 
 @dataclass(frozen=True)
 class Ascent:
-    """What a local search returns: the points on its way (k, n), start and end included, and the value at its end."""
+    """Result of a local search: the points of its path (k, n), start and end included, and the value at its end."""
 
     path: Array
     f: float
 
 
 class CubeObjective(Protocol):
-    """What is minimised over the unit cube."""
+    """Objective to be minimised over the unit cube."""
 
     def values(self, X: Array) -> Array:
         """Return the values (k,) at the rows of X (k, n); inf where there is none."""
@@ -62,7 +62,7 @@ class CubeObjective(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SearchState:
-    """Where a search stands after a generation; the record of a checkpoint.
+    """State of a search after a generation; the record of a checkpoint.
 
     seed : each generation draws from a random stream of its own, (seed, generation)
     R : the reference set, the best first
@@ -157,7 +157,7 @@ def _local_is_due(state: SearchState, options: ScatterOptions) -> bool:
 def _locals(
     objective: CubeObjective, state: SearchState, born: Sequence[Member], options: ScatterOptions
 ) -> SearchState:
-    """Search locally from the points that deserve it most, each chosen with the knowledge of those before."""
+    """Search locally from the most promising points, each chosen with the results of the searches before."""
     for _ in range(options.local_searches):
         before = len(state.climbs)
         state = _local(objective, state, born, options)
@@ -203,7 +203,7 @@ def _regenerate(
 def _restart(
     objective: CubeObjective, state: SearchState, options: ScatterOptions, rng: np.random.Generator
 ) -> SearchState:
-    """Begin anew from diverse points; what was learnt about frequencies and basins stays.
+    """Restart from diverse points; the frequency memory and the local searches so far are kept.
 
     Each restart is followed by a longer search than the one before, from more points: a problem that is still unsolved
     is harder than it was taken to be.
