@@ -267,8 +267,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _door(name: str) -> Any:
-    """Return a public module, or an object whose public name differs from its name in the code. Return None for
-    other names.
+    """Return a public module, or an object whose public name differs from its name in the code.
+
+    Return None for other names.
     """
     # Not `from castfit import ...`, which asks here again.
     match name:

@@ -112,7 +112,7 @@ def within_reason(name: str, value: Any, most: int) -> tuple[str, Any, bool, str
 
 def level_rule(given: Any, level: Any) -> tuple[str, Any, bool, str]:
     """Return the rule for a confidence level that is `level` where `given` was said."""
-    return "confidence_level", given, is_within(level, 0.0, 1.0, strictly=True), "it lies between 0 and 1"
+    return "confidence_level", given, is_within(level, 0.0, 1.0, strictly=True), "it must be between 0 and 1"
 
 
 def read_level(where: str, given: Any, usual: float) -> float:
@@ -198,7 +198,7 @@ def rng_mistakes(rng: Any) -> list[str]:
     try:
         np.random.default_rng(rng)
     except (TypeError, ValueError):
-        return [f"rng is {text(rng)}; give a number that is not negative, or a numpy.random.Generator"]
+        return [f"rng is {text(rng)}; expected a non-negative integer or a numpy.random.Generator"]
     return []
 
 

@@ -16,7 +16,7 @@ def both_bounds(where: str, lower: Any, upper: Any, bounds: Any) -> tuple[Any, A
         return lower, upper
     given = items(bounds)
     twice = not (is_one_of(lower, -np.inf) and is_one_of(upper, np.inf))
-    mistakes = ["lower or upper is given beside bounds; give one of them"] if twice else []
+    mistakes = ["lower or upper cannot be combined with bounds; remove one of them"] if twice else []
     if given is None or len(given) != 2:
         mistakes.append(f"bounds is {text(bounds)}; give (lower, upper), infinite for none")
     check(where, mistakes)
@@ -31,17 +31,17 @@ def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) ->
         mistakes.append(f"{what}: scale is {text(scale)}; choose 'linear' or 'log'")
     value, low, high, log = real(guess), real(lower), real(upper), is_one_of(scale, "log")
     if value is None or not np.isfinite(value):
-        mistakes.append(f"{what}: the guess is {text(guess)}; give a finite number")
+        mistakes.append(f"{what}: the guess is {text(guess)}; expected a finite number")
     if low is None or high is None or np.isnan(low) or np.isnan(high):
         mistakes.append(f"{what}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
     elif low > high:
         mistakes.append(f"{what}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
     elif log and -np.inf < low < 0:
-        mistakes.append(f"{what}: scale='log' needs a lower bound that is not negative; it is {low:g}")
+        mistakes.append(f"{what}: scale='log' needs a non-negative lower bound, got {low:g}")
     if mistakes or value is None or low is None or high is None:
         return mistakes
     if not low <= value <= high:
-        mistakes.append(f"{what}: the guess {value:g} lies outside its bounds [{low:g}, {high:g}]; move one of them")
+        mistakes.append(f"{what}: the guess {value:g} is outside its bounds [{low:g}, {high:g}]; change one of them")
     elif log and value <= 0:
         mistakes.append(f"{what}: scale='log' needs a positive guess; it is {value:g}")
     return mistakes

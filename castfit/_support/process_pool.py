@@ -54,7 +54,7 @@ def lost(outcome: Any) -> tuple[str, str]:
     """Return status and message of a task that ended without an answer: lost, an error's text, or not run (None)."""
     if isinstance(outcome, Lost):
         return outcome.cause, outcome.message
-    return ("not_run", "It was not run.") if outcome is None else (ERROR, str(outcome))
+    return ("not_run", "Not run.") if outcome is None else (ERROR, str(outcome))
 
 
 class Pool:
@@ -182,7 +182,7 @@ class Pool:
                         if fruitless == _FRUITLESS:
                             raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
                     elif task is not None and _late(worker.since, limit, deadline):
-                        outcome = Lost("worker_hung", "Its worker process hung and was ended.")
+                        outcome = Lost("worker_hung", "The worker process hung and was terminated.")
                         staff.remove(worker)
                         worker.end()
                     else:
@@ -259,7 +259,7 @@ class _Worker:
             return self.connection.recv()
         except (EOFError, OSError):
             self.process.join(GRACE)
-            return Lost("worker_died", f"Its worker process died ({_ending(self.process.exitcode)}).")
+            return Lost("worker_died", f"The worker process died ({_ending(self.process.exitcode)}).")
 
     def end(self) -> None:
         self.process.kill()
@@ -288,8 +288,8 @@ def _end_with_parent() -> None:
 
 
 _NOT_STARTED = (
-    "worker processes end before they begin to work ({}); in a script that uses workers everything but imports and "
-    'definitions stands below `if __name__ == "__main__":`, as every worker imports the script'
+    "worker processes exit at start ({}). In a script that uses workers, put everything except imports and definitions "
+    'below `if __name__ == "__main__":`, because every worker imports the script'
 )
 
 
@@ -327,7 +327,7 @@ def _on_executor(
                     waiting[executor.submit(function, *arguments, **home(key))] = key
                 except RuntimeError as error:  # broken or shut down
                     broken = str(error)
-                    yield key, Lost("not_run", f"The executor takes no more work: {broken}")
+                    yield key, Lost("not_run", f"The executor accepts no more tasks: {broken}")
             done, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
             idle()
             if done or (heard == float("inf") and any(future.running() for future in waiting)):
@@ -355,7 +355,7 @@ def _outcome(future: cf.Future[Any]) -> Any:
     try:
         return future.result()
     except (Exception, cf.CancelledError) as error:  # the function itself does not raise
-        return Lost("worker_died", f"Its worker was lost ({type(error).__name__}: {error}).")
+        return Lost("worker_died", f"The worker was lost ({type(error).__name__}: {error}).")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def warn_renamed(old: str, new: str) -> None:
     level, frame = 1, inspect.currentframe()
     while frame is not None and (level < 3 or frame.f_globals.get("__name__") == "contextlib"):
         level, frame = level + 1, frame.f_back  # a door between, or another context, is no caller
-    warnings.warn(f"{old} is now {new}; the old name goes with the next version", FutureWarning, stacklevel=level)
+    warnings.warn(f"{old} was renamed to {new}; the old name will be removed in the next version", FutureWarning, stacklevel=level)
 
 
 def renamed(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
@@ -32,7 +32,7 @@ def renamed(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
                 new = names[old]
                 warn_renamed(f"{function.__name__}({old}=...)", f"{function.__name__}({new}=...)")
                 if new in kwargs:
-                    raise TypeError(f"{function.__name__}() got both '{old}' and '{new}', which are the same")
+                    raise TypeError(f"{function.__name__}() got both '{old}' and '{new}', which are the same argument")
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 

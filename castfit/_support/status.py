@@ -63,37 +63,37 @@ SOLVED = (Status.CONVERGED, Status.ACCEPTABLE)
 
 _SENTENCES = {
     Status.CONVERGED: "The optimality conditions hold to the requested tolerance.",
-    Status.ACCEPTABLE: "The optimality conditions hold to the acceptable, not to the requested, tolerance.",
+    Status.ACCEPTABLE: "The optimality conditions hold to the acceptable tolerance, but not to the requested one.",
     Status.MAX_ITERATIONS: "The iteration limit was reached; raise max_iter or start closer.",
     Status.MAX_TIME: "The time limit was reached; raise max_time or start closer.",
-    Status.INTERRUPTED: "Interrupted from the keyboard; this is the best point so far.",
-    Status.STOPPED_BY_CALLBACK: "The callback asked to stop; this is the best point so far.",
-    Status.INFEASIBLE: "The trajectory could not be made continuous within the bounds.",
-    Status.START_FAILED: "The model could not be integrated from the starting point.",
-    Status.EVALUATION_FAILED: "The model could not be integrated near the last point, however short the step.",
-    Status.STEP_TOO_SMALL: "The steps became too small to improve the fit before the optimality conditions held.",
-    Status.DIVERGING: "The iterates diverge; bound the parameters.",
+    Status.INTERRUPTED: "Interrupted by the user; the result is the best point found.",
+    Status.STOPPED_BY_CALLBACK: "Stopped by the callback; the result is the best point found.",
+    Status.INFEASIBLE: "No continuous trajectory was found within the bounds.",
+    Status.START_FAILED: "The model could not be integrated at the starting point.",
+    Status.EVALUATION_FAILED: "The model could not be integrated near the last point, even with the shortest step.",
+    Status.STEP_TOO_SMALL: "The step size became too small before the optimality conditions were met.",
+    Status.DIVERGING: "The iterates diverge; set bounds on the parameters.",
     Status.UNRESOLVABLE: (
-        "The end of the trajectory answers to its beginning so violently that rounding errors exceed the measurement "
-        "errors, so single shooting cannot find the optimum; use MultipleShooting or Collocation."
+        "The final states are so sensitive to the initial states that rounding errors exceed the measurement errors. "
+        "Single shooting cannot find the optimum; use MultipleShooting or Collocation."
     ),
-    Status.INACCURATE: "The search ended, but the model, integrated with error control, does not do what was found.",
-    Status.LINEAR_ALGEBRA_FAILED: "The linear algebra of a step failed, usually because the problem is singular.",
-    Status.SOLVER_ERROR: "The solver stopped for a reason of its own.",
+    Status.INACCURATE: "The search ended, but integrating the model with error control does not reproduce the solution.",
+    Status.LINEAR_ALGEBRA_FAILED: "The linear solver failed in a step, usually because the problem is singular.",
+    Status.SOLVER_ERROR: "The solver stopped with an error of its own.",
 }
 
 _OTHERWISE = (
-    "Try start='matching', another start, bounds or a logarithmic scale for the parameters, another transcription "
+    "Try start='matching', another starting point, bounds, scale='log' for the parameters, another transcription "
     "(SingleShooting(), MultipleShooting(10), Collocation()), or multistart."
 )
 _REMEDIES = {
     Status.INFEASIBLE: _OTHERWISE,
-    Status.START_FAILED: "Try another start or bounds, start='matching', MultipleShooting() or Collocation().",
+    Status.START_FAILED: "Try another starting point, bounds, start='matching', MultipleShooting() or Collocation().",
     Status.EVALUATION_FAILED: _OTHERWISE,
     Status.STEP_TOO_SMALL: _OTHERWISE,
     Status.DIVERGING: _OTHERWISE,
-    Status.LINEAR_ALGEBRA_FAILED: "Bound or fix parameters that the data do not determine, or try another start.",
-    Status.SOLVER_ERROR: "Try the other solver, GaussNewton() or Ipopt(), or another start.",
+    Status.LINEAR_ALGEBRA_FAILED: "Set bounds on, or fix, parameters that the data do not determine, or try another starting point.",
+    Status.SOLVER_ERROR: "Try the other solver (GaussNewton() or Ipopt()) or another starting point.",
 }
 
 

@@ -18,7 +18,8 @@ def provide(found: Any) -> None:
 
 
 def views() -> Any:
-    """Return the object provided by the package root: `names`, `plots`, `reports`, `search_curves` and
-    `profile_bands`.
+    """Return the object provided by the package root:
+
+    `names`, `plots`, `reports`, `search_curves` and `profile_bands`.
     """
     return _provided[0]

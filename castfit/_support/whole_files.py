@@ -19,7 +19,7 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
     """
     given: Any = path
     if not isinstance(given, (str, os.PathLike)):
-        raise InputError("save", [f"path is {text(given)}; give the path of a file"])
+        raise InputError("save", [f"path is {text(given)}; expected a file path"])
     target = Path(path)
     if target.exists() and not target.is_file():
         return _write_to_device(target, parts)
@@ -44,12 +44,13 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
 def folder_mistakes(path: str | os.PathLike[str]) -> list[str]:
     """Return an error message if the folder of a file does not exist."""
     folder = Path(path).parent
-    return [] if folder.absolute().is_dir() else [f"there is no folder '{folder}'; make it first"]
+    return [] if folder.absolute().is_dir() else [f"directory '{folder}' does not exist; create it first"]
 
 
 def _write_to_device(target: Path, parts: Iterable[bytes]) -> None:
-    """Write to a target that is not a regular file. A pipe without a reader raises InputError, as a write would
-    block.
+    """Write to a target that is not a regular file.
+
+    A pipe without a reader raises InputError, as a write would block.
     """
     try:
         descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))

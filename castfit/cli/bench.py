@@ -36,10 +36,10 @@ def _bench(arguments: argparse.Namespace) -> int:
         screen.console().print(screen.shown(sheet))
         return 0
     name = arguments.table or ""
-    check("bench", [] if name else ["name a table; castfit bench --list shows them"])
-    check("bench", [] if name in known else [f"there is no table '{name}': {suggest(name, known)}"])
+    check("bench", [] if name else ["TABLE is missing; castfit bench --list shows the tables"])
+    check("bench", [] if name in known else [f"unknown table '{name}': {suggest(name, known)}"])
     kind, given = known[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
-    check("bench", [f"'{name}' takes no {option(o)}; leave it out" for o in given if o not in kind.takes])
+    check("bench", [f"table '{name}' has no option {option(o)}; remove it" for o in given if o not in kind.takes])
     with screen.progress() as show:
         report = kind.run(name, show, **given)
     screen.console(stderr=arguments.json == "-").print(screen.shown(*report.shown))
@@ -49,7 +49,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "bench",
-    "repeat a published table and print it beside ours",
+    "rerun a published table and print it next to the published values",
     _bench,
     dict.fromkeys(("json", *(o for o in _OPTIONS if o != "nominal"))),
     _configure_bench,

@@ -14,9 +14,9 @@ _KINDS = ("residual", "wild", "parametric")
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    words = "how data are drawn (default: %(default)s)"
+    words = "how data are resampled (default: %(default)s)"
     parser.add_argument("--kind", choices=_KINDS, default="residual", help=words)
-    parser.add_argument("--samples", type=int, metavar="N", default=1000, help="data sets (default: %(default)s)")
+    parser.add_argument("--samples", type=int, metavar="N", default=1000, help="number of data sets (default: %(default)s)")
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "bootstrap",
-    "draw data about a fit again and again: errors and intervals without linearisation",
+    "compute standard errors and intervals by bootstrap",
     _bootstrap,
     {"json": None, "plot": None, "save": None, "max_time": math.inf, "seed": 0, "workers": 1},
     _configure,

@@ -102,11 +102,10 @@ def option(name: str) -> str:
 def _add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a problem, for `castfit.cli.source.load`."""
     words = (
-        "problem of the library, see castfit list; a Python file that defines problem, or FILE.py:name; "
-        "or the YAML file of a PEtab problem"
+        "library problem (see castfit list), Python file that defines `problem`, FILE.py:name, or PEtab YAML file"
     )
     parser.add_argument("name", metavar="NAME|FILE.py|FILE.yaml", help=words)
-    words = "options of the problem, such as mu=20"
+    words = "problem options, such as mu=20"
     parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=words)
 
 
@@ -119,16 +118,16 @@ def check_outputs(arguments: argparse.Namespace) -> None:
         if name == "json" and file == "-":
             continue
         if path.is_dir():
-            mistakes.append(f"'{file}' is a folder; give a file")
+            mistakes.append(f"'{file}' is a directory; pass a file")
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
-            mistakes.append(f"'{file}' cannot be written; give a file in a folder that exists and is yours")
+            mistakes.append(f"'{file}' cannot be written; pass a file in an existing, writable directory")
         if name == "plot" and path.suffix.removeprefix(".").lower() not in _pictures():
-            mistakes.append(f"'{file}' has no ending that is a format of pictures; choose .png, .svg or .pdf")
+            mistakes.append(f"'{file}' has no image format; use .png, .svg or .pdf")
     folder = getattr(arguments, "petab", None)
     if folder and Path(folder).exists() and not Path(folder).is_dir():
         mistakes.append(f"'{folder}' is a file; give a folder for the tables")
     if folder and not getattr(arguments, "name", "").endswith(PETAB_FILES):
-        mistakes.append("--petab writes tables like those of a PEtab problem; give its YAML file, or use --save")
+        mistakes.append("--petab needs a PEtab problem; pass its YAML file, or use --save")
     check("output", mistakes)
 
 
@@ -142,7 +141,7 @@ def assignments(pairs: Sequence[str], where: str) -> dict[str, str]:
     """Split key=value pairs."""
     split = {key.strip(): (mark, text.strip()) for key, mark, text in (pair.partition("=") for pair in pairs)}
     empty = [key for key, (mark, text) in split.items() if not (mark and text)]
-    check(where, [f"'{key}' has no value; write {key}=value" for key in empty])
+    check(where, [f"'{key}' has no value; use {key}=value" for key in empty])
     return {key: text for key, (_, text) in split.items()}
 
 
@@ -163,27 +162,27 @@ PETAB_FILES = (".yaml", ".yml")
 
 OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "starts": (int, "N", "number of starts"),
-    "seed": (int, "N", "of everything that is random"),
+    "seed": (int, "N", "random seed"),
     "workers": (int, "N", "processes"),
     "methods": (listed, "A,B", "transcription, transcription/solver, driver, driver/transcription, or the table's own"),
-    "max_time": (float, "S", "stop after S seconds; of a table: every start"),
+    "max_time": (float, "S", "stop after S seconds; for a table: per start"),
     "fit_max_time": (float, "S", "seconds per fit"),
     "tolerance": (float, "T", "relative tolerance of the integrator"),
-    "data": (str, "FILE", "measurements of hiv_proteinase, instead of simulated ones"),
-    "problems": (listed, "A,B", "problems of the library to fit, instead of all of them"),
-    "against": (str, "FILE", "an earlier --json of the library, for ratios to it"),
-    "folder": (str, "FOLDER", "where a collection of problems is, or where a table keeps its rows"),
-    "species": (int, "N", "how many species a generated network has"),
+    "data": (str, "FILE", "use measurements of hiv_proteinase instead of simulated data"),
+    "problems": (listed, "A,B", "fit only these library problems"),
+    "against": (str, "FILE", "earlier --json output of the library, for ratios"),
+    "folder": (str, "FOLDER", "directory of the problem collection, or of stored table rows"),
+    "species": (int, "N", "number of species of a generated network"),
     "pypesto": (str, "PYTHON", "the Python in which pyPESTO and AMICI are installed, to run them beside castfit"),
     "pyomo": (str, "PYTHON", "the Python in which Pyomo is installed, with ipopt beside it, to run its design too"),
     "jax": (str, "PYTHON", "the Python in which JAX, diffrax and optimistix are installed, to run them beside castfit"),
     "rockit": (str, "PYTHON", "the Python in which rockit-meco is installed, to run it beside castfit"),
-    "html": (str, "FILE", "write the table as a page"),
-    "json": (str, "FILE", "write what was found as JSON; - is standard output"),
+    "html": (str, "FILE", "write the table as an HTML page"),
+    "json": (str, "FILE", "write the results as JSON; - for standard output"),
     "csv": (str, "FILE", "write the rows as a table"),
-    "petab": (str, "FOLDER", "of a PEtab problem: write parameters.tsv with the estimates, and simulations.tsv"),
-    "save": (str, "FILE", "write the whole result; castfit.Result.load reads it"),
-    "plot": (str, "FILE", "write a figure; the ending decides on the format"),
+    "petab": (str, "FOLDER", "for a PEtab problem: write parameters.tsv and simulations.tsv"),
+    "save": (str, "FILE", "save the result; castfit.Result.load reads it"),
+    "plot": (str, "FILE", "write a figure; the extension sets the format"),
 }
 """What commands may take: how it is read, what it is called in the help, and what it is for."""
 

@@ -95,7 +95,7 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]
     if reached and reference.is_matched(result.values):
         return "The reference optimum is reached.", sheet
     if reached:
-        return "The objective of the reference is reached, with other values.", sheet
+        return "The objective equals the reference, but the estimates differ.", sheet
     return "The reference optimum is not reached.", sheet
 
 

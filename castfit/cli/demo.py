@@ -44,8 +44,8 @@ def _demo(arguments: argparse.Namespace) -> int:
     console = screen.console()
     console.print(screen.shown(screen.demonstration(results)))
     console.print(
-        "alpha_pinene starts where the literature does: all rate constants 0.5, up to 25,000 times too large."
-        " Its sigma is unknown, so that its objective is -2 log L; that of stat5 is chi2."
+        "alpha_pinene starts as in the literature: all rate constants 0.5, up to 25,000 times too large. Its sigma is "
+        "unknown, so its objective is -2 log L; the objective of stat5 is chi2."
     )
     plots.gallery(results, arguments.plot)
     console.print(f"Data, models and residuals are in {arguments.plot}.", markup=False)
@@ -55,7 +55,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 LIST = Command("list", "list the problems of the library", _list, problem=False)
 DEMO = Command(
     "demo",
-    "fit two problems by every transcription, with a table and a picture",
+    "fit two problems with every transcription; print a table, write a figure",
     _demo,
     {"plot": "castfit-demo.png"},
     problem=False,

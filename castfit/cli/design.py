@@ -18,21 +18,21 @@ _FINE = 101  # times of the default grid
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--budget", metavar="B", type=float, help="how many values, if each costs 1")
-    parser.add_argument("--price", metavar="P", type=float, help="what a value must be worth in the criterion")
+    parser.add_argument("--budget", metavar="B", type=float, help="number of measurements, if each costs 1")
+    parser.add_argument("--price", metavar="P", type=float, help="price of a measurement, in units of the criterion")
     parser.add_argument("--times", metavar="A:B:N", help="N times from A to B (default: 101 over the experiment)")
-    parser.add_argument("--outputs", metavar="Y,Y", help="what to measure (default: what is measured)")
-    parser.add_argument("--experiment", metavar="NAME", default="", help="which one to repeat (default: the first)")
+    parser.add_argument("--outputs", metavar="Y,Y", help="outputs to measure (default: the measured ones)")
+    parser.add_argument("--experiment", metavar="NAME", default="", help="experiment to repeat (default: the first)")
     parser.add_argument("--criterion", choices=("D", "A", "E"), default="D", help="(default: %(default)s)")
-    parser.add_argument("--over", metavar="Q,Q", help="the quantities that matter (default: all)")
-    parser.add_argument("--spacing", metavar="T", type=float, default=0.0, help="the least distance of two times")
-    parser.add_argument("--sigma", metavar="S", type=float, help="how accurate values are (default: as those measured)")
+    parser.add_argument("--over", metavar="Q,Q", help="quantities of interest (default: all)")
+    parser.add_argument("--spacing", metavar="T", type=float, default=0.0, help="minimum time between measurements")
+    parser.add_argument("--sigma", metavar="S", type=float, help="standard deviation of new measurements (default: as existing ones)")
     parser.add_argument(
         "--choose", metavar="NAME=A:B[:N]", action="append", default=[],
-        help="choose an input (in N pieces), a parameter or an initial state between A and B",
+        help="optimise an input (N pieces), a parameter or an initial state between A and B",
     )  # fmt: skip
-    parser.add_argument("--guess", action="store_true", help="do not fit: design at the guesses")
-    parser.add_argument("--petab", metavar="FOLDER", help="write the next problem, with predictions for data, as PEtab")
+    parser.add_argument("--guess", action="store_true", help="do not fit; design at the guesses")
+    parser.add_argument("--petab", metavar="FOLDER", help="write the next problem, with predictions as data, as PEtab")
     add_fit(parser)
 
 
@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if value is not None and not 0.0 < value < math.inf:
             mistakes.append(f"{what} is {value:g}; give a positive number")
     if arguments.budget is None and arguments.price is None:
-        mistakes.append("how much is to be measured? Give --budget, or --price")
+        mistakes.append("the amount of data is not limited; set --budget or --price")
     check("castfit design", mistakes)
     known = problem if arguments.guess else asked.run(max_time=arguments.max_time)
     if isinstance(known, castfit.Result):
@@ -111,7 +111,7 @@ def _choices(given: list[str], model: castfit.Model, mistakes: list[str]) -> dic
         where = next((where for where, names in every.items() if name in names), "")
         if not where:
             known = [n for names in every.values() for n in names]
-            mistakes.append(f"--choose: '{name}' is no input, parameter or state: {suggest(name, known)}")
+            mistakes.append(f"--choose: '{name}' is not an input, parameter or state: {suggest(name, known)}")
         try:
             low, high, *pieces = bounds.split(":")
             numbers, (count,) = (float(low), float(high)), map(int, pieces or ["1"])
@@ -127,7 +127,7 @@ def _choices(given: list[str], model: castfit.Model, mistakes: list[str]) -> dic
 
 COMMAND = Command(
     "design",
-    "say what to measure next, and how far that is from the best",
+    "propose the next measurements, with an optimality bound",
     _run,
     {"plot": None, "max_time": math.inf, "seed": 0},
     _configure,

@@ -32,7 +32,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "doctor",
-    "check a problem and its fit: fine, or what to do, in under a minute",
+    "check a problem and its fit in less than a minute",
     _doctor,
     {"json": None, "max_time": 60.0, "starts": 12, "seed": 0},
     examples=("castfit doctor stat5", "castfit doctor decay.py --max-time 20"),

@@ -14,9 +14,9 @@ from castfit.cli.fit import FitCall, add_fit
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE.html", help="where to write the page (default: NAME-model.html)")
+    parser.add_argument("--out", metavar="FILE.html", help="output page (default: NAME-model.html)")
     parser.add_argument("--title", metavar="TEXT", help="above the page (default: NAME)")
-    parser.add_argument("--guess", action="store_true", help="do not fit: sliders at the guess, and no estimate")
+    parser.add_argument("--guess", action="store_true", help="do not fit; set the sliders to the guesses")
     add_fit(parser)
 
 
@@ -34,13 +34,13 @@ def _run(arguments: argparse.Namespace) -> int:
     target = arguments.out or f"{stem}-model.html"
     shown = result if result is not None and known else asked.source.problem
     castfit.explore(shown, target, title=arguments.title or stem)
-    say(f"The page is in {target}{'' if known else '; it knows no estimate'}.", sys.stdout)
+    say(f"Created {target}{'' if known else ' (without estimates)'}.", sys.stdout)
     return 0
 
 
 COMMAND = Command(
     "explore",
-    "write a page with sliders, which integrates the model in the browser",
+    "write an HTML page with sliders that integrates the model in the browser",
     _run,
     {"max_time": math.inf, "seed": 0},
     _configure,

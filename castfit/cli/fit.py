@@ -47,10 +47,10 @@ class FitCall:
         given = ("transcription", "solver", *SETTINGS, "start")
         said = [name for name in given if getattr(arguments, name, None) is not None]
         if source.problem.posed.model.noises:
-            why = "means nothing for a model with noises, whose path is estimated by its likelihood; leave it out"
+            why = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
             check("options", [f"--{name} {why}" for name in said if name != "start"])
         if getattr(arguments, "guess", False):
-            check("options", [f"--{name} says how to fit, and --guess not to; leave one of them out" for name in said])
+            check("options", [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in said])
         kind = arguments.transcription or source.transcription
         transcription = make_transcription(source, kind, vars(arguments))
         noisy = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at
@@ -90,8 +90,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     add_parts(method)
     add_settings(method)
     words = (
-        "a start with a name, such as reference; random; or name=value,... "
-        "(default: the problem's own start for the transcription, or else reference)"
+        "named starting point such as reference; random; or name=value,... (default: the problem's own for the "
+        "transcription, else reference)"
     )
     method.add_argument("--start", metavar="START", help=words)
 
@@ -135,7 +135,7 @@ def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mappin
         return source.starts[text]
     if "=" not in text:
         known = [*source.starts, "random", "name=value,..."]
-        raise InputError("--start", [f"'{text}' is no start of '{source.name}': {suggest(text, known)}"])
+        raise InputError("--start", [f"unknown start '{text}' of '{source.name}': {suggest(text, known)}"])
     given = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
     check("--start", [f"'{n}' is {v!r}; give a number" for n, v in given.items() if not isinstance(v, (int, float))])
     return {**own, **given}
@@ -187,7 +187,7 @@ def exit_status(results: Sequence[Any]) -> int:
 
 COMMAND = Command(
     "fit",
-    "fit one problem, and compare with its reference optimum if it has one",
+    "fit one problem and compare it with its reference optimum, if known",
     _fit,
     {"json": None, "plot": None, "save": None, "petab": None, "max_time": math.inf, "seed": 0},
     _configure,

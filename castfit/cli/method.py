@@ -18,11 +18,11 @@ SETTINGS = ("intervals", "elements", "degree", "states", "derivatives", "matchin
 _CHOICES = {
     "states": (
         ("data", "smoothed", "simulation"),
-        "where the states of multiple shooting and collocation start (default: as the problem recommends)",
+        "initial states of multiple shooting and collocation (default: as the problem recommends)",
     ),
     "derivatives": (
         ("auto", "forward", "adjoint"),
-        "how shooting is differentiated (default: whichever is faster)",
+        "derivative method of shooting (default: the faster one)",
     ),
     "matching": (
         ("vector", "scalar"),
@@ -42,14 +42,14 @@ def add_parts(parser: Any) -> None:
     parser.add_argument(
         "--solver",
         choices=_SOLVERS,
-        help="box is gauss-newton in a trust region for parameters known to decades "
-        "(default: gauss-newton; for a PEtab file by single shooting box)",
+        help="box is gauss-newton with a trust region, for parameters known only to an order of magnitude (default: "
+             "gauss-newton; box for a PEtab file with single shooting)",
     )
 
 
 def add_settings(parser: Any) -> None:
     """Add the settings of transcriptions."""
-    parser.add_argument("--intervals", type=literal, metavar="N|data", help="intervals of multiple shooting")
+    parser.add_argument("--intervals", type=literal, metavar="N|data", help="number of multiple-shooting intervals")
     parser.add_argument("--elements", type=literal, metavar="N|auto|data", help="elements of collocation")
     parser.add_argument("--degree", type=int, metavar="D", help="collocation points per element")
     for name, (choices, words) in _CHOICES.items():

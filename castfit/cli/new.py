@@ -88,14 +88,14 @@ def _configure_new(parser: argparse.ArgumentParser) -> None:
 def _new(arguments: argparse.Namespace) -> int:
     """Write the files, and say what to do with them."""
     name = arguments.name.removesuffix(".py")
-    mistakes = [] if name.isidentifier() else [f"'{name}' is no name for a script; take letters, digits and _"]
+    mistakes = [] if name.isidentifier() else [f"'{name}' is not a valid script name; use letters, digits and _"]
     files = {Path(f"{name}.py"): _SCRIPT.replace("NAME", name), Path(f"{name}.csv"): _DATA}
-    mistakes += [f"'{path}' is there already; remove it, or take another name" for path in files if path.exists()]
+    mistakes += [f"'{path}' exists; remove it, or choose another name" for path in files if path.exists()]
     check("new", mistakes)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
     say(
-        f"{name}.py and {name}.csv are a fit that works. Put in your model and your data, then: python {name}.py",
+        f"Created {name}.py and {name}.csv, a working example. Replace the model and the data, then run: python {name}.py",
         sys.stdout,
     )
     return 0
@@ -103,7 +103,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "new",
-    "write a commented script with data, to begin from",
+    "write a commented script with data as a template",
     _new,
     configure=_configure_new,
     examples=("castfit new decay",),

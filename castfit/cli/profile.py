@@ -23,12 +23,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence-levels", metavar="L,L", default="0.95", help="(default: %(default)s)")
     parser.add_argument("--levels", dest="confidence_levels", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--limits", choices=("auto", "chi2", "F"), default="auto", help="(default: %(default)s)")
-    parser.add_argument("--everywhere", action="store_true", help="go on beyond the limits, to the bounds")
+    parser.add_argument("--everywhere", action="store_true", help="continue beyond the confidence limits, to the bounds")
     add_parts(parser)
     parser.add_argument("--start", metavar="START", help="of the fit: a start with a name, random, or name=value,...")
-    parser.add_argument("--checkpoint", metavar="FILE", help="write every finished side there")
+    parser.add_argument("--checkpoint", metavar="FILE", help="checkpoint file for finished branches")
     parser.add_argument("--resume", action="store_true", help="continue the checkpoint if it exists")
-    add_verbose(parser, "the run; twice: each side")
+    add_verbose(parser, "show progress of the run; twice: of each branch")
 
 
 def _run(arguments: argparse.Namespace) -> int:

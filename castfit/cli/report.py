@@ -19,9 +19,9 @@ _MOST_SOURCE = 100_000  # letters of a script that go into the page
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE.html", help="where to write the page (default: NAME.html)")
+    parser.add_argument("--out", metavar="FILE.html", help="output page (default: NAME.html)")
     parser.add_argument("--title", metavar="TEXT", help="above the page (default: NAME)")
-    parser.add_argument("--profiles", action="store_true", help="profile all quantities too, which takes longer")
+    parser.add_argument("--profiles", action="store_true", help="also compute profiles of all quantities (slower)")
     add_fit(parser)
 
 
@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     noisy = isinstance(result, castfit.PathResult)
-    check("--profiles", ["a model with noises has no profiles; leave --profiles out"] * (noisy and arguments.profiles))
+    check("--profiles", ["models with process noise have no profiles; remove --profiles"] * (noisy and arguments.profiles))
     result.report(
         target,
         title=arguments.title or stem,

@@ -31,8 +31,9 @@ _DEFAULT = "problem"
 
 @dataclass(frozen=True)
 class Source:
-    """Problem of a command, with its starts, reference and default settings; a file has fewer such data than the
-    library.
+    """Problem of a command, with its starts, reference and default settings.
+
+    A file has fewer such data than the library.
 
     name : str
     problem : Problem

@@ -232,7 +232,7 @@ class Planner(Stays):
             return best
         good = [p for p in plans if p.success]
         near = sum(abs(p.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for p in good)
-        said = f"{len(plans)} starts: {len(good)} ended at a plan that holds, {near} of them at this objective."
+        said = f"{len(plans)} starts: {len(good)} found a feasible plan, {near} of them with this objective."
         return replace(best, message=f"{best.message} {said}", seconds=time.process_time() - begun)
 
     def _guess(self) -> PlanDecision:
@@ -300,8 +300,8 @@ class Planner(Stays):
         ):
             steps *= 2
         check("control", [] if steps <= self.most_steps or drawn else [
-            f"the model is stiff: under the guess something decays within {1 / fastest:.2g}, so that Runge and Kutta's "
-            f"method would need {steps} steps in a stage of {longest:.2g}, more than {self.most_steps}; choose "
+            f"the model is stiff: under the guess a component decays within {1 / fastest:.2g}, so the Runge-Kutta "
+            f"method would need {steps} steps in a stage of length {longest:.2g} (limit {self.most_steps}); choose "
             "transcription='collocation'"
         ])  # fmt: skip
         return replace(self.method, steps=steps)

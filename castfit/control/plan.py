@@ -202,7 +202,7 @@ class Plan(Tabled):
         >>> plan.again({"x": 0.5}).objective < plan.objective
         True
         """
-        loaded = "a loaded plan does not know its program; plan by cf.control, and go on from there"
+        loaded = "the loaded plan has no program; compute a new plan with cf.control"
         check("Plan.again", [loaded] if self.planner is None else [])
         return cast("Any", self.planner).again(self, initial, parameters, shift, max_time)
 
@@ -290,8 +290,8 @@ class Plan(Tabled):
         """The sheets and sentences, in their order."""
         own = "free" if self.purpose.timed else "given"
         first = (
-            f"objective {self.objective:.9g}; integrated {self.integrated:.9g}; horizon {self.horizon:.9g} ({own}); "
-            f"{self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
+            f"objective {self.objective:.9g}; after integration {self.integrated:.9g}; horizon {self.horizon:.9g} "
+            f"({own}); {self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
         )
         out: list[Sheet | str] = [first, self.message]
         inputs = [(n, u.values) for n, u in self.free_inputs.items()]

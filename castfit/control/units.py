@@ -38,8 +38,9 @@ class PlanUnits:
 def units_of(
     question: ControlQuestion, courses: Sequence[PlanCourse], parameters: Array, carried: Sequence[int]
 ) -> PlanUnits:
-    """Compute the units from trajectories with parameters (scenarios, n_p); `carried` are the integrals that are
-    states.
+    """Compute the units from trajectories with parameters (scenarios, n_p).
+
+    `carried` are the integrals that are states.
     """
     system = question.model.system
     n_x, n_z, horizon = system.x.numel(), system.z.numel(), question.horizon

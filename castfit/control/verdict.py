@@ -31,13 +31,13 @@ _LOST = 1e3  # times smaller
 _LOOSE = 0.05  # of an input's range: regular inputs of the library reach 0.016, those on singular arcs 0.075
 
 _SENTENCES = {
-    Status.DIVERGING: "The objective seems to have no minimum: the variables grow without limit.",
+    Status.DIVERGING: "The objective seems to be unbounded below: the variables grow without limit.",
     Status.INFEASIBLE: (
-        "No inputs were found under which the model's equations hold over the horizon: its states escape, or bounds of "
-        "inputs are too narrow. Give another guess, a shorter horizon, or wider bounds."
+        "No inputs were found for which the model can be integrated over the horizon: the states diverge, or the "
+        "input bounds are too narrow. Try another guess, a shorter horizon, or wider bounds."
     ),
-    Status.MAX_ITERATIONS: "The iteration limit was reached; give cf.Ipopt(max_iter=...), or another guess.",
-    Status.MAX_TIME: "The time limit was reached; this is where the search stood.",
+    Status.MAX_ITERATIONS: "The iteration limit was reached; increase cf.Ipopt(max_iter=...), or try another guess.",
+    Status.MAX_TIME: "The time limit was reached; the result is the last iterate.",
 }
 
 
@@ -146,10 +146,9 @@ class FoundPlan(Stays):
                 edges = u.edges(question.start, self.decision.horizon(question))
                 first, last = edges[loose[0]], edges[min(loose[-1] + 1, edges.size - 1)]
                 sentences.append(
-                    f"'{name}' is hardly determined: {loose.size} of its {u.size} values, between {first:.4g} and "
-                    f"{last:.4g}, can change by more than a twentieth of its range while the objective changes by "
-                    "1e-8 of its size (to second order); the objective is reliable there, the shape of the input is "
-                    "not."
+                    f"'{name}' is nearly undetermined: {loose.size} of its {u.size} values, between {first:.4g} and "
+                    f"{last:.4g}, can change by more than 5 % of their range while the objective changes by 1e-8 of "
+                    "its size (second-order estimate). The objective is reliable there; the shape of the input is not."
                 )
         return out
 
@@ -157,9 +156,9 @@ class FoundPlan(Stays):
 def unlimited(name: str) -> str:
     """Return a message that an input is unlimited, with the remedy."""
     return (
-        f"Nothing limits '{name}': it has no bounds, costs nothing on the way, and enters linearly, so that the "
-        "objective may fall for ever, or be the same for many inputs; give cf.Input.free(..., bounds=...), or add a "
-        f"cost such as 1e-3 * cf.integral({name}**2)."
+        f"'{name}' is unconstrained: it has no bounds and no cost along the horizon, and enters linearly. The "
+        "objective may be unbounded, or equal for many inputs. Set cf.Input.free(..., bounds=...), or add a cost such "
+        f"as 1e-3 * cf.integral({name}**2)."
     )
 
 
@@ -170,35 +169,35 @@ def told(found: FoundPlan, planner: Any, begun: float, *, looking: bool = True) 
     held, differs = found.constraints(), found.differs
     sentences = [_SENTENCES.get(status, status.sentence)]
     if status is Status.INFEASIBLE and on.method.steps:
-        sentences = [f"{sentences[0]} Or its Runge-Kutta steps were too long there: choose 'collocation'."]
+        sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst:
-        sentences = [f"No inputs were found that keep all constraints. Worst: {solution.worst}. Widen them, or give "
-                     "soft=."]  # fmt: skip
+        sentences = [f"No feasible inputs were found. Largest violation: {solution.worst}. Relax the constraints, or "
+                     "set soft=."]  # fmt: skip
     elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
-        what = "An objective or a constraint is no number" if all(found.courses) else "The model cannot be integrated"
-        sentences = [f"{what} where the search begins; give another guess, cf.Input.free(..., guess=...)."]
+        what = "The objective or a constraint is not finite" if all(found.courses) else "The model cannot be integrated"
+        sentences = [f"{what} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
     if status is Status.DIVERGING and not question.unlimited:
-        sentences.append("Bound the inputs, cf.Input.free(..., bounds=...), or let the objective contain their cost.")
+        sentences.append("Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective.")
     sentences += [unlimited(name) for name in question.unlimited]
     soft = {c.name for c in question.path} if question.soft is not None else set[str]()
     broken = [c.name for c in held.values() if c.violation > _CONFIRMED * on.program.units[c.name]]
     if soft.intersection(broken):
-        sentences.append("Soft constraints are violated, as the table says.")
+        sentences.append("Soft constraints are violated; see the table.")
     if status.success:
         said, hard = len(sentences), [name for name in broken if name not in soft]
         if any(c is None for c in found.courses):
-            sentences.append("The model could not be integrated under these inputs.")
+            sentences.append("The model could not be integrated with these inputs.")
         elif differs > _CONFIRMED:
-            sentences.append(f"The integrated model gives {found.integrated:.6g} instead of {found.objective:.6g}.")
+            sentences.append(f"The integrated model gives the objective {found.integrated:.6g} instead of {found.objective:.6g}.")
         if hard:
-            sentences.append(f"The integrated model does not keep {', '.join(hard)}.")
+            sentences.append(f"The integrated model violates {', '.join(hard)}.")
         if len(sentences) > said:
             status = Status.INACCURATE
-            sentences.append("Give more elements, cf.Collocation(elements=...), or a finer tolerance.")
+            sentences.append("Use more elements, cf.Collocation(elements=...), or a tighter tolerance.")
         else:
-            kept = " and keeps the constraints" if held and not broken else ""
-            sentences.append(f"The model, integrated under these inputs, gives this objective within "
-                             f"{max(differs, 1e-15):.0e} of its size{kept}.")  # fmt: skip
+            kept = " and satisfies the constraints" if held and not broken else ""
+            sentences.append("Integrating the model with these inputs reproduces the objective to a relative accuracy "
+                             f"of {max(differs, 1e-15):.0e}{kept}.")  # fmt: skip
     undetermined = found.undetermined(sentences) if status.success and looking else {}
     courses, states = [c for c in found.courses if c is not None], dict[str, Any]()
     for names, each in ((model.states, [c.x for c in courses]), (model.algebraic_states, [c.z for c in courses])):

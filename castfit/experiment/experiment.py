@@ -504,8 +504,9 @@ class Experiment(Picklable):
         return Points(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
 
     def _rows(self, *, measured: bool = False) -> dict[tuple[float, int], int]:
-        """Return the index of the point for each time and replicate; if `measured`, only of points with a measured
-        value.
+        """Return the index of the point for each time and replicate.
+
+        If `measured`, only of points with a measured value.
 
         One point per time and replicate, so that a column holds at most one value at a point.
         """
@@ -545,8 +546,9 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
 def _brought_to_rest(
     series: dict[str, TimeSeries], begin: float | None, mistakes: list[str]
 ) -> tuple[dict[str, TimeSeries], bool]:
-    """Move times at infinity to a finite time, as the model begins and stays at steady state. Return also whether
-    all are infinite.
+    """Move times at infinity to a finite time, as the model begins and stays at steady state.
+
+    Return also whether all are infinite.
     """
     infinite = [np.isposinf(s.times) for s in series.values()]
     if not any(at.any() for at in infinite):

@@ -342,8 +342,9 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Placeholder(Input):
-    """Placeholder for an estimated input, named `called` in the model, once its values are quantities: 0 at all
-    times.
+    """Placeholder for an estimated input, named `called` in the model, once its values are quantities:
+
+    0 at all times.
     """
 
     said: EstimatedInput

@@ -113,7 +113,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
         columns = named("data", data, mistakes)
         if isinstance(time, str):
             own = " (its to_dataframe() makes one)" if hasattr(cast("Any", data), "to_dataframe") else ""
-            mistakes.append(f"time is the text '{time}'; give the times, or a DataFrame with that column{own}")
+            mistakes.append(f"time is the text '{time}'; pass the times, or a DataFrame with that column{own}")
             return {}
     else:
         own = next((f" (its {n}() makes one)" for n in _FRAMES if hasattr(data, n)), "")
@@ -126,7 +126,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
     for name, value in columns.items():
         own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
         if not own and time is None:
-            mistakes.append(f"'{name}' has no times; give time=..., or (times, values)")
+            mistakes.append(f"'{name}' has no times; pass time=..., or (times, values)")
             continue
         t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
         if own and t is None:
@@ -184,7 +184,7 @@ def series_mistakes(series: Mapping[str, TimeSeries], start: float | None) -> li
             late = t[1:][np.diff(t) < 0][0]
             mistakes.append(f"the times of '{name}' are not sorted (look at t = {late:g}); sort the rows by time")
         elif start is not None and t[0] < start:
-            mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or drop the row")
+            mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or remove the row")
         if np.isinf(y).any():
             mistakes.append(f"'{name}' contains infinite values; use NaN for what was not measured")
         elif not np.isfinite(y).any():
@@ -228,8 +228,8 @@ def time_mistakes(first: float, last: float, start: float, *, given: bool) -> li
         ]
     if not given and first > _FAR * (last - first) > 0:
         return [
-            f"the times, from {first:g} to {last:g}, are far from 0: when do the initial states hold? "
-            f"Give start={first:g}, or start=0"
+            f"the times, from {first:g} to {last:g}, are far from 0, and the time of the initial states is not set; "
+            f"set start={first:g} or start=0"
         ]
     return []
 
@@ -490,7 +490,7 @@ def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) 
             )
             return None
         wide = np.array(np.broadcast_to(given[:, None] if given.ndim == 1 else given, shape))
-        remedy = "standard deviations are positive; leave sigma out if they are unknown"
+        remedy = "standard deviations must be positive; omit sigma if it is unknown"
     bad = measured & ~(np.isfinite(wide) & (wide > 0))
     if bad.any():
         at = series.times[np.argwhere(bad)[0][0]]

@@ -38,7 +38,7 @@ _DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
 _VIOLATED = 1e-6  # of a constraint's unit
 _EXCHANGES = 8  # searches more, at most, until constraints are kept between points
 _ROUNDING = 1e-12  # of an initial state
-_NOT_JUDGED = "What was found was not judged"
+_NOT_JUDGED = "The solution was not verified"
 _PATIENCE = 1.0  # seconds beyond the limit that it may take to judge what was found
 _CONNECTED = 1e-6  # gaps, in units of the states
 
@@ -268,11 +268,11 @@ class FinerElements(Refinement[SolveStaging, Solved]):
         try:
             finer = staging.transcription.refine(self.run.problem, staging.staged, solution.v)
         except Stopped as stopped:
-            self.ended = stopped.status, "The accuracy of its elements was not checked."
+            self.ended = stopped.status, "The accuracy of the elements was not checked."
             return None
         count = staging.refinement
         if finer is None or count == _MAX_REFINEMENTS:
-            still = f"After {count} refinements it still differs from the integrator; give more elements."
+            still = f"After {count} mesh refinements the solution still differs from the integrator; use more elements."
             self.ended = None if finer is None else (Status.ACCEPTABLE, still)
             return None
         finer = _in_units(finer)
@@ -290,7 +290,7 @@ class FinerElements(Refinement[SolveStaging, Solved]):
 class ImpliedEquations(Refinement[SolveStaging, Attempt]):
     """Without equations that turn out to follow from others: there multipliers mean nothing."""
 
-    what = "equations that follow from others"
+    what = "redundant equality constraints"
 
     def __init__(self, run: FitRun) -> None:
         self.run, self.follow = run, tuple[str, ...]()
@@ -305,7 +305,7 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
             return None
         self.follow, run, transcription = follow, self.run, answer.staging.transcription
         run.problem = run.problem.releasing(follow)
-        run.say(f"{', '.join(follow)} follows from other constraints; now without")
+        run.say(f"{', '.join(follow)} is implied by other constraints; solving without it")
         try:
             return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), answer.staging.what)
         except Stopped as stopped:
@@ -327,7 +327,7 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
 class PathConstraints(Refinement[SolveStaging, Attempt]):
     """More times at which constraints are held, until they are kept in between (castfit.fit.constraint_exchange)."""
 
-    what = "path constraints between the points at which they are held"
+    what = "path constraints between the discretisation points"
 
     def __init__(self, run: FitRun) -> None:
         self.run, self.exchanges = run, 0
@@ -348,7 +348,7 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
                 return None
             self.exchanges += 1
             run.problem = run.problem.watching(missed.times)
-            run.say(f"{missed.sentence} Held there as well.")
+            run.say(f"{missed.sentence} The constraint is now also enforced there.")
             near = started_from(run.problem, staging.transcription, answer.theta, answer.nodes)
             return SolveStaging(near, near.transcribe(run.problem, answer.theta), staging.what, warm=True)
         except SimulationError as error:
@@ -465,7 +465,7 @@ def judge(
             if moved[j] > worst:
                 worst, what = float(moved[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
     if worst > _AMPLIFIED_ROUNDING:
-        detail = f"Rounding {what} alone moves a residual by {worst:.1g} standard deviations."
+        detail = f"Rounding errors of {what} alone change a residual by {worst:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
     if not solution.status.success:
         return solution, linear
@@ -476,7 +476,7 @@ def judge(
     solution, local = finished(solution, local)
     linear, falling = local.linearization, still_falls(local)
     if falling:
-        detail = f"The fit still improves along {', '.join(falling)}."
+        detail = f"The objective still decreases along {', '.join(falling)}."
         return replace(solution, status=Status.STEP_TOO_SMALL, detail=detail), linear
     return solution, linear
 
@@ -498,7 +498,7 @@ def _verified(
 def _remedy(staged: StagedProblem) -> str:
     """Return a suggestion for the case that the search found no solution."""
     if not staged.integrated:
-        return "Use more elements, elements='auto', or another start."
+        return "Use more elements, elements='auto', or another starting point."
     if staged.layout.chains[0].n_s:
-        return "Use another start, bounds, or tighter tolerances of the integrator."
-    return "Tighten the tolerances of the integrator, or use MultipleShooting or Collocation."
+        return "Use another starting point, bounds, or tighter integrator tolerances."
+    return "Tighten the integrator tolerances, or use MultipleShooting or Collocation."

@@ -268,8 +268,9 @@ def versions() -> Mapping[str, str]:
 
 
 def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: NDArray[np.int8]) -> str:
-    """Return a sentence about data that are reproduced exactly, so that their noise is unknown; empty if there are
-    none.
+    """Return a sentence about data that are reproduced exactly, so that their noise is unknown.
+
+    Empty if there are none.
 
     Sigmas that are eliminated are then as small as errors of integration; those that are estimated are at the bound
     that the resolution of the data sets, unless another one was given.
@@ -287,4 +288,4 @@ def reproduced(problem: Posed, staged: StagedProblem, at: Evaluation, active: ND
         return ""
     data = f"data of {', '.join(names)}" if all(names) else "data"
     left = "rounding" if len(names) == np.count_nonzero(floor) else "the errors of the integration"
-    return f"The {data} are reproduced to within {left}; nothing is known about their noise."
+    return f"The {data} are fitted exactly (within {left}), so their noise cannot be estimated."

@@ -329,7 +329,7 @@ def choose(
     bound : whether it may not, whatever the start: the solver is the user's, or the start is only one of many
     """
     if problem.triggered:
-        why = "Single shooting was chosen: states trigger events, which collocation cannot follow."
+        why = "castfit chose single shooting: collocation does not support state-triggered events."
         return Choice(SingleShooting(), None, None, why)
     bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
@@ -349,15 +349,15 @@ def chosen(
     of = prices(prospect)
     one, other = of["single"], of["collocation"]
     if other.memory > there:
-        size = f"it takes an estimated {size_of(other.memory)}, and {size_of(there)} are there"
-        why = f"Single shooting was chosen; collocation was not tried: {size}."
+        size = f"it needs about {size_of(other.memory)}, but {size_of(there)} are available"
+        why = f"castfit chose single shooting without trying collocation: {size}."
         return Choice(single, DOWN if straight else None, None, why)
     ratio = other.seconds / one.seconds
     if workers:
-        why = "Single shooting was chosen: its integrations are what workers divide."
+        why = "castfit chose single shooting, because workers divide its integrations."
         return Choice(single, Probe(prospect.rows) if straight else None, elements if straight else None, why)
     if not (prospect.reached or straight):
-        why = "Collocation was chosen: from the start the model is not simulated to its end."
+        why = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
         return Choice(elements, None, None, why)
     # Where the data are described already, every way is short.
     patient = other.seconds < _LONG if many and not states else states or not straight
@@ -367,10 +367,10 @@ def chosen(
     much = (
         "about as long"
         if 1 / _ALIKE < ratio < _ALIKE
-        else f"an estimated {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times its time"
+        else f"about {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times as long"
     )
     memory = f", and {size_of(size)}" if size > _MATTERS else ""
-    more = "" if cheaper or ratio < _ALIKE else "of starts far from the data it often leads more to an optimum; "
+    more = "" if cheaper or ratio < _ALIKE else "it converges more often from starting points far from the data; "
     why = f"{taken} was chosen: {more}{left} takes {much}{memory}."
     if not cheaper:
         return Choice(elements, None, None, why)

@@ -45,8 +45,8 @@ class Lapse:
     def sentence(self) -> str:
         """Sentence that reports the violation."""
         return (
-            f"Between the times at which it is held, '{self.name}' is violated by {self.excess:.3g}, at t = "
-            f"{self.time:.4g} ({self.experiment})."
+            f"'{self.name}' is violated by {self.excess:.3g} between its enforcement points, at t = {self.time:.4g} "
+            f"({self.experiment})."
         )
 
 

@@ -83,8 +83,8 @@ class CorrelatedErrors(RefinedFit):
         self.residuals = residuals = _Residuals.of(answer, posed.with_errors(self.found))
         new = estimated(posed, self.labels, self.joint, residuals, self.found)
         if self.joint and _least_correlation(new) < _SINGULAR:
-            alike = f"The errors of {', '.join(self.joint)} depend on each other so much that their covariance has no"
-            self.notes = [f"{alike} inverse: some combination of outputs is fitted exactly; leave one of them out."]
+            alike = f"The errors of {', '.join(self.joint)} are so strongly correlated that their covariance matrix"
+            self.notes = [f"{alike} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."]
             return None
         if self.found is not None and _moved(self.found, new) <= _STILL:
             self.settled = True
@@ -96,12 +96,12 @@ class CorrelatedErrors(RefinedFit):
         """Return the result with the estimated error correlations."""
         said = list(self.notes)
         if self.found is None or self.notes:
-            said += ["The errors were still taken for independent."] if not answer.success else []
+            said += ["The errors were still treated as independent."] if not answer.success else []
         elif answer.success and not self.settled:
-            said.append("How errors depend on each other was not settled: the last numbers still moved.")
+            said.append("The error correlation did not converge: the last iteration still changed it.")
         found = self.found or CorrelationEstimates({})
         if not answer.success and (found.times or found.joint):
-            said.append("How errors depend on each other is what residuals on the way said.")
+            said.append("The error correlation is that of an intermediate iteration.")
         status = Status.DIVERGING if self.notes and answer.success else answer.status
         more = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         n = np.log(answer.n_data)
@@ -311,9 +311,9 @@ def told(found: CorrelationEstimates) -> Iterable[str]:
         error = found.errors.get(name, np.inf)
         if np.isfinite(error) and error < 1.0:
             low, high = time * np.exp(-1.96 * error), time * np.exp(1.96 * error)
-            yield f"Errors of {name} are alike over a time of {time:.3g} (95 % interval {low:.3g} to {high:.3g})."
+            yield f"Correlation time of the errors of {name}: {time:.3g} (95 % interval {low:.3g} to {high:.3g})."
         else:
-            yield f"The data do not tell over which time errors of {name} are alike (likeliest {time:.3g})."
+            yield f"The correlation time of the errors of {name} is not identifiable (most likely value {time:.3g})."
     if found.joint:
         S = np.array(found.covariance)
         deviation = np.sqrt(np.diag(S))
@@ -322,4 +322,4 @@ def told(found: CorrelationEstimates) -> Iterable[str]:
         i, j = max(pairs, key=lambda p: abs(S[p] / deviation[p[0]] / deviation[p[1]]))
         r = S[i, j] / deviation[i] / deviation[j]
         most = "" if len(pairs) == 1 else ", the strongest"
-        yield f"Deviations of errors: {each}; correlation of {found.joint[j]} and {found.joint[i]} {r:.2f}{most}."
+        yield f"Error standard deviations: {each}; correlation of {found.joint[j]} and {found.joint[i]}: {r:.2f}{most}."

@@ -34,7 +34,7 @@ class DelayNodes(RefinedFit):
     def refined(self, answer: Result) -> FitQuestion | None:
         """Return the problem with more nodes, unless it is known whether there are enough."""
         if not self.said and answer.status.cut_off:
-            self.said = f"{_of(answer)}; whether they suffice was not tested."
+            self.said = f"{_of(answer)}; whether they are enough was not tested."
         if self.said or not answer.success:
             return None
         order = next((n for n in LADDER if n > self.orders[-1]), None)
@@ -50,14 +50,14 @@ class DelayNodes(RefinedFit):
         fewer, more = self.orders[-2:]
         if not after.success:
             ended = after.message if after.status is not Status.MAX_TIME else "no time was left"
-            self.said = f"{_of(before)}; whether they suffice is not known: with {more}, {ended}"
+            self.said = f"{_of(before)}; whether they are enough is unknown: with {more}, {ended}"
             return before
         moved = _STILL * movement(before, after)
         if moved <= _STILL:
-            how = f"with {fewer} the estimates differ by at most {moved:.1g} standard errors"
+            how = f"with {fewer} the estimates change by at most {moved:.1g} standard errors"
             self.said = f"{_of(after)}; {how}."
         elif more == max(LADDER):
-            still = f"the estimates still move: by {moved:.2g} standard errors from {fewer} nodes on"
+            still = f"not converged: the estimates change by {moved:.2g} standard errors from {fewer} nodes on"
             self.said = f"{_of(after)}, and {still}."
         return super().joined(before, after)
 

@@ -214,10 +214,10 @@ plain_fit = cast("Callable[..., Result]", fit)
 
 def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:
     """List the arguments that have no effect for a model with noises, and an unsuitable start."""
-    why = "means nothing for a model with noises, whose path is estimated by its likelihood; leave it out"
+    why = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
     found = [f"{name} {why}" for name, said in given.items() if said]
     known = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
-    return found + ([] if known else [f"start is {text(start)}; give values by name, or a result of the same model"])
+    return found + ([] if known else [f"start is {text(start)}; expected values by name, or a result of the same model"])
 
 
 def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
@@ -337,8 +337,8 @@ def _worker_mistakes(workers: Any, asked: Transcription | None) -> list[str]:
         wrong or alone or asked is None or getattr(asked, "integrates", True)
     ):  # a transcription of the user's own need not say so
         return wrong
-    remedy = "use SingleShooting() or MultipleShooting(), or leave workers away"
-    return [f"workers is {text(workers)}, but {asked.label} integrates nothing that could be divided; {remedy}"]
+    remedy = "use SingleShooting() or MultipleShooting(), or remove workers"
+    return [f"workers is {text(workers)}, but {asked.label} has no integrations to divide; {remedy}"]
 
 
 def _origin(

@@ -255,7 +255,7 @@ def _as_asked(
     status = found.status
     if found.success and not settled:
         status = Status.ACCEPTABLE
-        said = f"{said} Which quantities end at the kinks of their priors was not settled; other starts may tell."
+        said = f"{said} The set of quantities at kinks of their priors did not converge; try other starting points."
     chi2 = found.chi2 + 2.0 * more if asked.least_squares and not asked.groups else found.chi2
     return replace(
         found,

@@ -177,7 +177,7 @@ def mismatches(transcription: Any, solver: Any) -> list[str]:
     """List the mismatches between the output of a transcription and the input of a solver."""
     demand = _demand(transcription)
     if demand is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
-        return [f"{demand.what}, of which {type(solver).__name__} can make nothing; {demand.remedy}"]
+        return [f"{demand.what}, which {type(solver).__name__} does not support; {demand.remedy}"]
     return []
 
 

@@ -48,33 +48,32 @@ _GUESS = 0.1  # of the size of the data: where an unknown sigma begins
 def noisy_mistakes(problem: Posed) -> list[str]:
     """List the features that cannot be combined with noises in a model, with alternatives."""
     model, found = problem.model, list[str]()
-    said = f"the model has noises ({', '.join(model.noises)}), so that"
+    said = f"the model has process noise ({', '.join(model.noises)}), so"
     if problem.constraints or problem.state_bounds:
-        found.append(f"{said} constraints and state_bounds do not hold along its path; leave them out")
+        found.append(f"{said} constraints and state_bounds cannot be enforced along the path; remove them")
     if model.lines:
-        found.append(f"{said} it can have no delays; write them as a linear chain of states")
+        found.append(f"{said} delays are unsupported; write them as a linear chain of states")
     if model.memories:
-        found.append(f"{said} outputs cannot be per_interval, interval_mean or relative_to_first; use plain outputs")
+        found.append(f"{said} outputs must not be per_interval, interval_mean or relative_to_first; use plain outputs")
     if problem.correlations:
-        found.append(f"{said} errors of measurement are independent; write what is alike in them as a state with noise")
+        found.append(f"{said} measurement errors must be independent; write the autocorrelated part as a state with process noise")
     if any(term.chosen for term in problem.smooth):
-        found.append(f"{said} smoothness='auto' is not chosen; give a number, or write the input as a state with noise")
+        found.append(f"{said} smoothness='auto' is unsupported; set a number, or write the input as a state with process noise")
     if problem.measure == LOSS:
         found.append(NO_LIKELIHOOD)
     observed = zip(problem.outputs, zip(*(c.observed for c in problem.conditions), strict=True), strict=True)
     for output in [name for name, of in observed if any(o is not None and o.noise.kinked for o in of)]:
-        found.append(f"{said} errors of '{output}' cannot have a kink, which paths meet at the data and Laplace's "
-                     "approximation knows nothing of; use StudentT")  # fmt: skip
+        found.append(f"{said} the noise model of '{output}' must be smooth, because the Laplace approximation is "
+                     "invalid at kinks; use StudentT")  # fmt: skip
     for c in problem.conditions:
         if c.settled:
-            found.append(f"{c.name}: {said} it never rests; give finite times")
+            found.append(f"{c.name}: {said} it has no steady state; pass finite times")
         if c.schedule.triggers:
-            found.append(f"{c.name}: {said} events cannot be triggered by states; give their times")
+            found.append(f"{c.name}: {said} state-triggered events are unsupported; set the event times")
         elif c.schedule.moves:
-            found.append(f"{c.name}: {said} times of events cannot be estimated; fix them")
+            found.append(f"{c.name}: {said} event times cannot be estimated; fix them")
         if any(i.change is not None and not i.change.linear for i in c.schedule.instants):
-            found.append(f"{c.name}: {said} events change states linearly or not at all; write the change with fixed "
-                         "factors")  # fmt: skip
+            found.append(f"{c.name}: {said} events must change states linearly; write the change with fixed factors")  # fmt: skip
     return found
 
 
@@ -323,11 +322,11 @@ def fit_noisy(
         if status.success:
             variances = search.bands(likelihood, found).variances(search.covariance(found, hessian))
             status = status if variances else search.stopped or status
-    where = found.failure and f" No path was found in '{found.failure}' from there."
+    where = found.failure and f" No most probable path was found in '{found.failure}' from there."
     parts = [status.sentence + (where if not found.modes else ""),
              *_remarks(search, found, hessian, status, refined, likelihood)]  # fmt: skip
     if not found.modes:
-        parts.append("Give another start, more certain initial states, or a larger sigma to begin with.")
+        parts.append("Try another starting point, narrower initial-state priors, or a larger initial sigma.")
     return _result(problem, likelihood, found, hessian, search, variances, names=names, status=status, refined=refined,
                    message=" ".join(parts), began=began, confidence_level=confidence_level)  # fmt: skip
 
@@ -358,11 +357,11 @@ def _remarks(
         return found
     known = search.free(at) & ~search.flat(at, hessian)
     if known.any() and not definite(hessian[np.ix_(known, known)]):
-        found.append("The likelihood is flat in some direction, so that there are no standard errors: fix a quantity.")
+        found.append("The likelihood is flat in some direction, so standard errors are not available. Fix a quantity.")
     if not abs(refined) < _SLOW * np.sqrt(len(likelihood.chains)):
-        found.append("The stages were not fine enough when refinement ended; give closer times or a shorter horizon.")
+        found.append("The stages were still too long when refinement ended; use closer times or a shorter horizon.")
     if not all(each.chain.quadratic for each in likelihood.chains):
-        found.append("log L is Laplace's approximation over paths, which was not tested: see result.laplace_check().")
+        found.append("log L uses the Laplace approximation over paths, which was not tested; call result.laplace_check().")
     return found
 
 

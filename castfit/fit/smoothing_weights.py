@@ -117,13 +117,13 @@ class SmoothnessWeights(RefinedFit):
     def concluded(self, answer: Result) -> Result:
         """Return the result with its weights set in its problem, so that later computations use them."""
         if not answer.success:
-            said = [f"How smooth {', '.join(answer.smoothness)} should be was not settled."]
+            said = [f"The smoothness of {', '.join(answer.smoothness)} did not converge."]
         else:
             said = [f"{name} {note}." for name, note in self.notes.items() if note]
-            said += [] if self.settled else ["The choice of smoothness was not settled: the last weights still moved."]
+            said += [] if self.settled else ["The smoothness did not converge: the last iteration still changed the weights."]
         found = with_smoothness(self.problem, answer.smoothness)
         if self.sigma is not None:
-            said.append(f"sigma = {self.sigma:.6g} was chosen with the smoothness, by the likelihood of both.")
+            said.append(f"sigma = {self.sigma:.6g} was estimated together with the smoothness by maximum likelihood.")
             found = found.posed.with_sigma(self.sigma)
         ended = answer.ended(answer.status, " ".join([answer.message, *said]))
         if self.sigma is None:
@@ -254,7 +254,7 @@ class LocalModel:
         """Return a note for each input that is as smooth or as rough as possible; otherwise an empty string."""
         found: list[str] = []
         for left, (r, _) in zip(self.effective(rho).tolist(), self.rows, strict=True):
-            smooth = "is as smooth as can be: the data show no more than what the penalty leaves free"
-            rough = "is as rough as can be: the penalty decides about nothing"
+            smooth = "is maximally smooth: the data support no more than the part that is not penalised"
+            rough = "is not smoothed: the penalty has no effect"
             found.append(smooth if left < 2 * _EDGE else rough if left > r.size - 2 * _EDGE else "")
         return found

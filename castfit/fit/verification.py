@@ -275,9 +275,9 @@ def _piecewise(
         return replace(found, defects=_spread(staged, begins, defects))
     first = _says(problem, simulated, staged, at)
     cause = (
-        f"Its pieces do not join: {where}, more than errors of integration explain."
+        f"The shooting segments do not match: {where}, more than integration errors explain."
         if found.reproduced
-        else f"Integrated piece by piece from its nodes it has {problem.measure} = {found.objective:.6g}."
+        else f"Integrated segment by segment from its nodes, the model has {problem.measure} = {found.objective:.6g}."
     )
     spread = _spread(staged, begins, defects)
     return replace(found, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{first} {cause}")
@@ -310,10 +310,10 @@ def objective_function(problem: Posed, layout: Layout) -> Callable[[Array, float
 
 
 def _says(problem: Posed, simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
-    claimed = f"instead of the {objective_of(problem, staged.layout, at):.6g} of the search"
+    claimed = f"instead of {objective_of(problem, staged.layout, at):.6g} in the search"
     if np.isfinite(simulated.chi2):
         found = f"{problem.measure} = {simulated.objective:.6g}"
-        return f"Simulated from the estimated initial states the model has {found} {claimed}."
+        return f"Simulated from the estimated initial states, the model has {found} {claimed}."
     return f"The model cannot be simulated from the estimated initial states ({simulated.sentence})."
 
 

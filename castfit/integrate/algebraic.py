@@ -102,8 +102,9 @@ class AlgebraicEquations:
             return (g_x.transpose(0, 2, 1) @ mu)[..., 0], (g_p.transpose(0, 2, 1) @ mu)[..., 0]
 
     def sizes(self, at: AlgebraicPoints, z: Array, unit: Array) -> Array:
-        """Return the largest change of each equation by a unit change of an algebraic state; unit (N, n_z), result
-        (N, n_z).
+        """Return the largest change of each equation by a unit change of an algebraic state.
+
+        Unit (N, n_z), result (N, n_z).
         """
         if self.n_z == 0:
             return np.ones(z.shape)

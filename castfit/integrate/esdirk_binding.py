@@ -189,8 +189,9 @@ class StoredSteps(Stays):
         return self.held[1][1:-1:2]
 
     def of_only_lane(self) -> tuple[Array, Array, Array, Array, Array] | None:
-        """Return the data of the continuous extension of k steps of a single lane; None if there was no room for the
-        steps.
+        """Return the data of the continuous extension of k steps of a single lane.
+
+        None if there was no room for the steps.
 
         Times between steps in relative time (k + 1,), states at their begin (k, n), algebraic ones with them, rates at
         both ends, and  sum_j d_j K_j.
@@ -815,8 +816,9 @@ def method_for(relative_tolerance: float) -> Tableau:
 
 
 def stops_of(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
-    """Mark times where steps must end because of the inputs, (L, m): 1 if the cubic changes without a jump, 2 for a
-    jump.
+    """Mark times where steps must end because of the inputs, (L, m):
+
+    1 if the cubic changes without a jump, 2 for a jump.
     """
     out = np.zeros((lanes.size, grid.size), dtype=np.int8)
     if grid.size < 2:

@@ -64,8 +64,9 @@ class Comparisons:
         return False if any((later & ~earlier).any() for earlier, later in ways) else None
 
     def holds_between(self) -> bool:
-        """Check whether the condition is true for all nonzero differences. Return True also if there are too many
-        cases to try.
+        """Check whether the condition is true for all nonzero differences.
+
+        Return True also if there are too many cases to try.
         """
         known = self._everywhere((-1.0, 1.0))
         return known is None or bool(known.all())

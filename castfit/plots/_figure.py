@@ -142,8 +142,9 @@ def _margins_once(figure: Any) -> Generator[None, None, None]:
 
 
 def _reaching(axes: Any, measure: Any) -> Callable[..., Any]:
-    """Return a function that measures axes with their margins; margins are reused while there is room for as many
-    ticks.
+    """Return a function that measures axes with their margins.
+
+    Margins are reused while there is room for as many ticks.
     """
     known: dict[tuple[int, ...], Any] = {}
 

@@ -41,8 +41,9 @@ class Grid:
 
     @classmethod
     def of(cls, problem: Posable) -> Grid:
-        """Arrange experiments in columns and outputs in rows. Wrap the panels if there is only one experiment or
-        output.
+        """Arrange experiments in columns and outputs in rows.
+
+        Wrap the panels if there is only one experiment or output.
         """
         conditions, outputs = problem.conditions, range(len(problem.outputs))
         measured = [(c, j) for c in conditions for j in outputs if c.points.mask[:, j].any()]

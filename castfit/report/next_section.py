@@ -96,9 +96,9 @@ def _told(result: Result, problem: Problem, found: Design) -> str:
     told = [
         f"If {_VALUES} more values{where} could be measured, as accurate as those that were and within their times, "
         f"these would tell most of all quantities together (D): {instruction[0].lower()}{instruction[1:]}",
-        f"Standard deviations would change: {listed(changes)}." if changes else "",
-        f"At least {np.floor(1000 * found.efficiency) / 10:g} % of the best possible is reached.",
+        f"The standard deviations would change as follows: {listed(changes)}." if changes else "",
+        f"The efficiency of this design is at least {np.floor(1000 * found.efficiency) / 10:g} %.",
         *found.remarks,
-        "All this trusts the model, to which the residuals object." if result.refuted else "",
+        "These predictions assume that the model is correct, but the residual tests reject it." if result.refuted else "",
     ]
     return " ".join(part for part in told if part)

@@ -37,10 +37,10 @@ def sections(found: PathResult, figures: Figures, command: str = "", source: str
     told: list[Section] = []
     if found.problem is not None:
         told.append(Section("question", "The question", question(found.problem)))
-        caption = "The most probable path given all data, its band at each time by itself, and the innovations."
+        caption = "Most probable path given all data, with pointwise bands, and the innovations."
         told.append(Section("path", "Data and path", figures.add(lambda: plots.paths(found), caption)))
     told.append(Section("estimates", "Estimates", joined(*parts)))
-    told.append(Section("residuals", "Was anything not expected?", joined(tag("p", found.white), tests), "Innovations"))
+    told.append(Section("residuals", "Innovations", joined(tag("p", found.white), tests), "Innovations"))
     way = facts(
         (
             ("status", found.status.sentence),

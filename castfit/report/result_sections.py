@@ -49,7 +49,7 @@ class Figures:
             with unseen():
                 picture = draw()
         except (SimulationError, CastfitError) as reason:
-            return tag("p", f"There is no picture here: {reason}", class_="verdict doubtful")
+            return tag("p", f"This figure is missing: {reason}", class_="verdict doubtful")
         self._count += 1
         return figure(picture, self._count, caption)
 
@@ -83,7 +83,7 @@ def lead(result: Result, title: str, notes: str) -> Lead:
 def verdict(result: Result) -> str:
     """Summarise the result of a fit in a few sentences."""
     if not result.success:
-        return f"No solution was found: {result.message}"
+        return f"The fit failed: {result.message}"
     parts = (result.goodness.sentence or "A solution was found.", *_suspicions(result), result.determination)
     return " ".join(part for part in parts if part)
 
@@ -108,12 +108,12 @@ def sections(result: Result, figures: Figures, bands: str | None = "linear") -> 
     found.append(Section("estimates", "Estimates", estimates(result)))
     if result.success:
         found.append(
-            Section("determined", "What the data determine", determined(result, figures), "What is determined")
+            Section("determined", "Precision of the estimates", determined(result, figures), "What is determined")
         )
     if known and result.success:
-        found.append(Section("residuals", "What do the residuals tell?", residuals(result, figures), "Residuals"))
-        found.append(Section("next", "What to measure next", measured_next(result, figures)))
-    found.append(Section("solution", "How it was solved", solved(result, figures)))
+        found.append(Section("residuals", "Residual tests", residuals(result, figures), "Residuals"))
+        found.append(Section("next", "Suggested measurements", measured_next(result, figures)))
+    found.append(Section("solution", "Solver", solved(result, figures)))
     return found
 
 
@@ -345,7 +345,7 @@ def repeat(result: Result, command: str = "", source: str = "") -> Section:
         parts.append(
             tag("p", "The data with what the model says of them: ", _residual_file(result), ".", class_="screen")
         )
-    return Section("repeat", "How to repeat it", joined(*parts))
+    return Section("repeat", "Reproducing this page", joined(*parts))
 
 
 def _residual_file(result: Result) -> Markup:

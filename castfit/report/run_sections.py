@@ -80,7 +80,7 @@ def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
         tag("details", tag("summary", f"All {len(found.starts)} starts"), _columns(found.table)),
     )
     return [
-        Section("starts", "What the starts found", content, "Starts and optima"),
+        Section("starts", "Optima found", content, "Starts and optima"),
         Section("every-start", "Every start", how),
     ]
 
@@ -184,7 +184,7 @@ def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
         facts(found.descriptions.items()),
     )
     every = tag("details", tag("summary", f"All {len(found.trials)} fits"), _columns(found.table))
-    return [Section("methods", "How the methods did", what, "Methods"), Section("every-fit", "Every fit", every)]
+    return [Section("methods", "Performance of the methods", what, "Methods"), Section("every-fit", "Every fit", every)]
 
 
 def search_lead(found: ScatterResult, title: str, notes: str) -> Lead:

@@ -54,12 +54,12 @@ def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
     if bands is None or is_one_of(bands, "linear", "profile"):
         return []
     if is_one_of(bands, "bootstrap", "sample"):
-        return [f"bands='{bands}' needs draws; give what castfit.{bands}(result) returned: bands=drawn"]
+        return [f"bands='{bands}' needs parameter samples; pass bands=castfit.{bands}(result)"]
     if not isinstance(bands, ParameterDraws):
-        return [f"bands is {text(bands)}; choose 'linear' or 'profile', or give a bootstrap or a sample, or None"]
+        return [f"bands is {text(bands)}; expected 'linear', 'profile', a bootstrap or sample result, or None"]
     if tuple(bands.names) != tuple(names):
-        return ["bands are draws of another fit; give those of this result"]
-    return [] if len(bands.thetas) else ["bands hold no draws: none of their fits succeeded"]
+        return ["bands were computed for another fit; pass samples of this result"]
+    return [] if len(bands.thetas) else ["bands contain no samples: all fits failed"]
 
 
 def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str]]:
@@ -258,8 +258,8 @@ def _require_stable(
             expected = np.asarray(prediction[name][output])
             size = float(np.abs(expected).max(initial=0.0))
             if whole is None or float(np.abs(whole[output] - expected).max(initial=0.0)) > _ASTRAY * (size or 1.0):
-                said = f"'{name}' is so unstable that draws cannot be simulated from its initial states"
-                raise InputError("predict", [f"{said}; use bands='linear', or shorter times"])
+                said = f"'{name}' is unstable: samples cannot be simulated from the initial states"
+                raise InputError("predict", [f"{said}; use bands='linear' or shorter times"])
 
 
 def _measured(said: tuple[Noise, Array] | None, mu: Array, rng: np.random.Generator) -> Array:
@@ -291,11 +291,11 @@ def input_bands(
     here = {c.name: [u for u in c.inputs if isinstance(u, Placeholder)] for c in posed.conditions}
     mistakes: list[str] = []
     if not any(here.values()):
-        mistakes.append("no input of the problem is estimated; give an experiment Input.estimated(...)")
+        mistakes.append("the problem has no estimated input; set Input.estimated(...) in an experiment")
     given = times if hasattr(times, "keys") else dict.fromkeys(here, times)
     asked = named("times", given, mistakes)
     mistakes += [
-        f"times are given for '{n}', which is no experiment: {suggest(n, here)}" for n in asked if n not in here
+        f"times has the unknown experiment '{n}': {suggest(n, here)}" for n in asked if n not in here
     ]
     chosen: dict[str, Array] = {}
     for condition in posed.conditions:
@@ -327,7 +327,7 @@ def _times(condition: Condition, inputs: list[Placeholder], given: Any, mistakes
     t = np.atleast_1d(t)
     if t.min() < first or t.max() > last:
         mistakes.append(
-            f"{what} reach from {t.min():g} to {t.max():g}, the knots from {first:g} to {last:g}; stay there"
+            f"{what} range from {t.min():g} to {t.max():g}, but the knots from {first:g} to {last:g}; pass times within the knots"
         )
     return t
 

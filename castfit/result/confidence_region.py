@@ -210,9 +210,9 @@ class ConfidenceRegion:
 
         Directions that the data leave open do not count, quantities at a bound must be there.
         """
-        mistakes = [f"'{n}' is no quantity of this fit: {suggest(str(n), self.names)}" for n in values
+        mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in values
                     if n not in self.names]  # fmt: skip
-        mistakes += [f"'{n}' has no value; give all quantities" for n in self.names if n not in values]
+        mistakes += [f"'{n}' is missing; pass values of all quantities" for n in self.names if n not in values]
         check("contains", mistakes)
         given = np.array([float(values[n]) for n in self.names])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -234,9 +234,9 @@ class ConfidenceRegion:
         InputError
             If one of them has no finite standard error.
         """
-        mistakes = [f"'{n}' is no quantity of this fit: {suggest(str(n), self.names)}" for n in (first, second)
+        mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in (first, second)
                     if n not in self.names]  # fmt: skip
-        check("pair", mistakes or ([f"give two quantities; '{first}' is one"] if first == second else []))
+        check("pair", mistakes or ([f"'{first}' was passed twice; pass two different quantities"] if first == second else []))
         at = np.array([self.names.index(first), self.names.index(second)])
         check("pair", [f"'{self.names[j]}' has no standard error" for j in at.tolist()
                        if not np.isfinite(self.standard_errors[j])])  # fmt: skip
@@ -259,8 +259,9 @@ class ConfidenceRegion:
 
     @property
     def gains(self) -> Array:
-        """Factors by which each error would shrink if all other quantities were known, (n,); inf if it is
-        undetermined.
+        """Factors by which each error would shrink if all other quantities were known, (n,).
+
+        Inf if it is undetermined.
         """
         with np.errstate(invalid="ignore"):
             return self.independent / self.dependent
@@ -269,7 +270,7 @@ class ConfidenceRegion:
     def sentences(self) -> tuple[str, ...]:
         """Sentences about the region that supplement its table."""
         if np.isnan(self.root).any():
-            return ("Nothing is known of it: no degrees of freedom are left to estimate the noise; give sigma.",)
+            return ("The confidence region is undefined: no degrees of freedom are left to estimate the noise. Pass sigma.",)
         found: list[str] = []
         for i, j, value in self._pairs(CORRELATED):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
@@ -278,13 +279,13 @@ class ConfidenceRegion:
             if abs(value) >= CORRELATED:
                 strength = three_digits(value)
                 found.append(
-                    f"{name} is held by its bound; without that it would be correlated {strength} with {other}."
+                    f"{name} is at its bound. Without the bound it would be correlated with {other} ({strength})."
                 )
         told = {(i, j) for i, j, _ in self._pairs(CORRELATED)}
         for i, j, value in self._pairs(CORRELATED, self.unbounded) if self.freed else ():
             if (i, j) not in told and not {self.names[i], self.names[j]} & {*self.freed}:
                 pair = f"{self.names[i]} and {self.names[j]}"
-                found.append(f"Without the bounds {pair} would be correlated {three_digits(value)}.")
+                found.append(f"Without the bounds, {pair} would be correlated ({three_digits(value)}).")
         found += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
         if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
@@ -294,10 +295,10 @@ class ConfidenceRegion:
             error = abs(self.values[j]) * self.standard_errors[j] if self.log[j] else self.standard_errors[j]
             poor = error * quantile(0.95, self.dof) > POOR * abs(self.values[j])  # as the verdicts have it
             flat = poor or abs(row[i]) >= CORRELATED
-            valley = "The fit lies in a flat valley: " if flat else ""
+            valley = "The objective has a flat valley: " if flat else ""
             found.append(
-                f"{valley}{self.names[j]} would be known {gains[j]:.2g} times better if the others were known; "
-                f"it is traded for {self.names[i]} first (correlation {three_digits(row[i])})."
+                f"{valley}the standard error of {self.names[j]} would be {gains[j]:.2g} times smaller if the other "
+                f"quantities were known. The strongest correlation is with {self.names[i]} ({three_digits(row[i])})."
             )
         return tuple(found)
 
@@ -321,14 +322,14 @@ class ConfidenceRegion:
             shown = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
             return name, rounded(value, error), shown, *(_interval(each[kind][name], value) for kind in KINDS)
 
-        heads = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others at their estimates")
+        heads = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others fixed at their estimates")
         return Sheet(heads, tuple(cells(name) for name in self.names))
 
     @property
     def combinations(self) -> Sheet:
         """The table of principal axes: the combination, how well it is known, and the axis in the joint region."""
         rows = [(a.combination, _known(a), _number(a.length), _weights(a)) for a in self.axes]
-        return Sheet(("combination", ">known to", ">half-axis", "direction, in relative changes"), tuple(rows))
+        return Sheet(("combination", ">known to", ">half-axis", "direction (relative changes)"), tuple(rows))
 
     def __str__(self) -> str:
         pairs = [f"{self.names[i]}, {self.names[j]}: {three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
@@ -464,7 +465,7 @@ def _axes(
         if np.isfinite(known_to):
             said = f"{text} is known to {half_width(known_to, relative=relative)}"
         elif np.isnan(known_to):
-            said = f"how well {text} is known cannot be said"
+            said = f"the standard error of {text} is not available"
         weights, form = ({q: float(w) for q, w in zip(names, of.tolist(), strict=True) if w != 0.0} for of in (g, h))
         found.append(Axis(weights, own, radius * own, text, known_to, said, form, unit, relative))
     return found

@@ -89,7 +89,7 @@ class ConstraintTable:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise InputError("constraints", [f"there is no constraint '{name}': {suggest(str(name), self.names)}"])
+        raise InputError("constraints", [f"unknown constraint '{name}': {suggest(str(name), self.names)}"])
 
     def __str__(self) -> str:
         if not self.rows:
@@ -209,11 +209,11 @@ def _held(rows: _ConstraintRows, what: str) -> HeldConstraint:
 def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float, what: str) -> str:
     """Describe the effect of a multiplier by a change of the bound so small that the effect is about linear."""
     if np.isnan(multiplier):
-        return f"What '{rows.name}' costs is not known: the fit did not succeed."
+        return f"The multiplier of '{rows.name}' is not available: the fit failed."
     if rows.implied:
-        return f"'{rows.name}' follows from other constraints, which say what it costs."
+        return f"'{rows.name}' is implied by other constraints; see their multipliers."
     if not side:
-        return f"'{rows.name}' holds nothing back: {slack:.3g} are left."
+        return f"'{rows.name}' is inactive: the slack is {slack:.3g}."
     bound = rows.upper if side == "upper" else rows.lower
     step = 10.0 ** np.floor(np.log10(0.05 * max(abs(bound), rows.unit)))
     while abs(multiplier) * step > _MUCH:
@@ -221,5 +221,5 @@ def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float,
     change = abs(multiplier) * step
     if side == "equal":
         verb = "raises" if multiplier > 0.0 else "lowers"
-        return f"Raising the right side of '{rows.name}' by {step:.3g} {verb} {what} by about {change:.3g}."
-    return f"Relaxing '{rows.name}' by {step:.3g} lowers {what} by about {change:.3g}."
+        return f"Increasing the right side of '{rows.name}' by {step:.3g} {verb} {what} by about {change:.3g}."
+    return f"Relaxing '{rows.name}' by {step:.3g} reduces {what} by about {change:.3g}."

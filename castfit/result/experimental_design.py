@@ -158,11 +158,11 @@ def _suggestion(axis: Axis, measured: bool, found: _Candidate, scale: float, reg
     known = error < _DETERMINED * scale or np.isfinite(axis.known_to)
     after = region.factor * axis.unit * error if known else np.inf
     where = f"{found.output} in {found.experiment} {_when(found.time)}"
-    accuracy = "as accurate as those there" if measured else "not measured there so far; as accurate as the others"
-    said = f"To know {axis.combination} better, measure {where} ({accuracy})"
+    accuracy = "with the accuracy of the existing measurements there" if measured else "not measured there yet; assumed as accurate as the others"
+    said = f"To determine {axis.combination} more accurately, measure {where} ({accuracy})"
     if np.isfinite(after):
         now = half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
-        said += f": one value more makes it {half_width(after, relative=axis.relative)} (now {now})"
+        said += f": one additional measurement reduces the half-width to {half_width(after, relative=axis.relative)} (now {now})"
     if np.isfinite(axis.known_to) and 1.5 < found.to_halve < 1e4:
         said += f", {int(np.ceil(found.to_halve))} halve it"
     at = (found.output, found.experiment, found.time, measured)

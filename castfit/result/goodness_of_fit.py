@@ -95,12 +95,12 @@ class Goodness:
         worst = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
         if not worst:
             return self
-        left = f"{left_by_model(worst, self.unexplained[worst])}, which is not noise"
-        said = f"The model does not describe the data: it leaves {left}. Other starts may be better."
+        left = f"{left_by_model(worst, self.unexplained[worst])}, and the residuals show a pattern"
+        said = f"The model does not fit the data: it leaves {left}. Another starting point may give a better fit."
         return replace(self, described=False, sentence=said)
 
 
-NO_OPTIMUM = "This is no optimum: nothing is claimed of the model."
+NO_OPTIMUM = "This point is not an optimum, so the model is not assessed."
 
 UNKNOWN = Goodness(True, np.nan, {}, {}, {}, "")
 """Nothing is known, as of a fit that could not be evaluated."""
@@ -121,7 +121,7 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
     judged = absolute_sigma and dof > 0
     p_value = chi2_tail(dof, chi2) if judged else np.nan
     if dof <= 0:
-        described, said = True, "With no degrees of freedom left, the data cannot contradict the model."
+        described, said = True, "No degrees of freedom are left, so the goodness of fit cannot be tested."
     elif absolute_sigma:
         described, said = _by_chi2(series, chi2, dof, p_value)
     else:
@@ -130,7 +130,7 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
         described, said = _by_variance(unexplained, n, dof if flat else 0)
         aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
         if aside:
-            said += f" {aside} outlier{' is' if aside == 1 else 's are'} set aside there, as the noise model does."
+            said += f" {aside} outlier{' is' if aside == 1 else 's are'} excluded here, as the noise model downweights them."
     return Goodness(described, p_value, mean_square, unexplained, runs, said)
 
 
@@ -141,38 +141,39 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
     worst = series[int(np.argmax(parts))]
     many = len({s.experiment for s in series}) > 1
     place = f"{worst.output} in {worst.experiment}" if many else worst.output
-    look = f"look at {place}, which has {100 * max(parts) / max(sum(parts), np.finfo(float).tiny):.0f} % of it"
+    look = f"{place} contributes {100 * max(parts) / max(sum(parts), np.finfo(float).tiny):.0f} % of chi2"
     claim = grade(p_value)
     if claim == SHOWN and chi2 > _POOR**2 * dof:
-        remedy = "Other starts may be better, or sigma is too small."
-        return False, f"The model does not describe the data: {ratio}; {look}. {remedy}"
+        remedy = "Try other starting points, or check whether sigma is too small."
+        return False, f"The model does not fit the data: {ratio}; {look}. {remedy}"
     if claim == SHOWN:
-        remedy = "The model lacks something, other starts may be better, or sigma is too small."
-        return True, f"The residuals are larger than sigma says: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
+        remedy = "The model may be incomplete, another starting point may be better, or sigma may be too small."
+        return True, f"The residuals are larger than sigma implies: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
     if grade(chi2_cdf(dof, chi2)) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
-        much = f"about {factor:.2g} times too large" if np.isfinite(factor) else "too large"
-        return True, f"The residuals are smaller than sigma says: {ratio}. Sigma seems {much}, the standard errors too."
+        much = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
+        return True, f"The residuals are smaller than sigma implies: {ratio}. Sigma, and with it the standard errors, seems {much}."
     if claim != NOTHING:
-        said = f"The residuals are rather large for these sigmas: {ratio}, p = {p_value:.2g}"
-        return True, f"{said}, as one data set in {1 / p_value:.0f} has them by chance."
-    return True, f"Nothing speaks against the size of the residuals: {ratio}, p = {p_value:.2g}."
+        said = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
+        return True, f"{said}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
+    return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
 
 
 def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> tuple[bool, str]:
-    """Assess the fit by the unexplained variance. `dof` is 0 unless data without a time course are compared with a
-    constant.
+    """Assess the fit by the unexplained variance.
+
+    `dof` is 0 unless data without a time course are compared with a constant.
     """
     known = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not known:
-        return True, f"The values of {listed(unexplained)} do not vary: how much the model explains cannot be said."
+        return True, f"The measurements of {listed(unexplained)} are constant, so the explained variance is undefined."
     worst = max(known, key=lambda name: known[name])
     left = left_by_model(worst, known[worst])
     if known[worst] > 1.0:
         rest, constant = dof * n[worst] / sum(n.values()), n[worst] - 1  # degrees of freedom of model and constant
         if dof and grade(float(scipy.special.fdtrc(rest, constant, known[worst] * constant / rest))) != SHOWN:
-            return True, f"The data of {worst} vary too little between experiments to judge the model by."
-        return False, f"The model does not describe the data: it leaves {left}. Other starts may be better."
+            return True, f"The measurements of {worst} differ too little between experiments to test the fit."
+        return False, f"The model does not fit the data: it leaves {left}. Another starting point may give a better fit."
     return True, f"The model leaves {left}{', most of it' if known[worst] > _MOST else ''}."
 
 
@@ -180,7 +181,7 @@ def left_by_model(output: str, part: float) -> str:
     """Describe the part of an output's variance that a model leaves unexplained, also if it exceeds the whole."""
     if part <= 1.0:
         return f"{100 * part:.3g} % of the variance of {output} unexplained"
-    return f"{part:.3g} times the variance of {output} unexplained, more than a constant leaves"
+    return f"{part:.3g} times the variance of {output} unexplained: more than a constant model"
 
 
 def _mean_square(group: Sequence[ResidualSeries]) -> float:
@@ -230,9 +231,9 @@ class Criteria:
 
     def __str__(self) -> str:
         if np.isnan(self.k):
-            return f"2 loss = {self.neg2loglik:.6g} of {self.n} data: no likelihood, so no information criteria"
+            return f"2 loss = {self.neg2loglik:.6g} for {self.n} measurements. The loss is not a likelihood, so information criteria are not defined."
         k = f"{self.k:.3g}" if self.k != round(self.k) else f"{self.k:.0f}"
         return (
-            f"-2 log L = {self.neg2loglik:.6g} of {self.n} data, {k} estimated: "
-            f"AIC {self.aic:.6g}, AICc {self.aicc:.6g}, BIC {self.bic:.6g}"
+            f"-2 log L = {self.neg2loglik:.6g} for {self.n} measurements and {k} estimated quantities: AIC "
+            f"{self.aic:.6g}, AICc {self.aicc:.6g}, BIC {self.bic:.6g}"
         )

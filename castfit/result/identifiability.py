@@ -136,11 +136,11 @@ def judge(
         if name in at_bound:
             verdicts.append(Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound"))
         elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
-            verdicts.append(Verdict(name, POORLY_DETERMINED, "too small for a number; it cannot be told from zero"))
+            verdicts.append(Verdict(name, POORLY_DETERMINED, "not significantly different from zero; too small to quantify"))
         elif group is not None:
             verdicts.append(Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
         elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed
-            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, "not identifiable: the data do not determine it"))
+            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, "not identifiable from these data"))
         elif unknown:
             verdicts.append(Verdict(name, UNKNOWN, unknown))
         else:
@@ -183,9 +183,9 @@ def _verdict(
         remarks.append(f"correlated {three_digits(correlation, '')} with {partner}")
     if errors[j] * reach > POOR * abs(values[j]):
         kind = POORLY_DETERMINED
-        remarks.insert(0, "poorly determined: its 95 % interval is wider than the value")
+        remarks.insert(0, "poorly determined: the 95 % confidence interval is wider than the estimate")
     if statistics.numerical_errors[j] > NUMERICAL * statistics.standard_errors[j]:
-        remarks.append("accuracy limited by the integration")
+        remarks.append("accuracy limited by integration errors")
     if kind == WELL_DETERMINED:
         remarks.insert(0, kind)
     return Verdict(name, kind, "; ".join(remarks))
@@ -194,9 +194,9 @@ def _verdict(
 def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
     """Count the verdicts, the worst first."""
     if not verdicts and not unknown:
-        return "Nothing is estimated: the model was evaluated as it is."
+        return "Nothing is estimated; the model was only evaluated."
     if all(v.kind == UNKNOWN for v in verdicts):
-        return f"Nothing is known about identifiability: {unknown}."
+        return f"Identifiability is not assessed: {unknown}."
     total = len(verdicts)
     parts: list[str] = []
     for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, AT_KINK, CORRELATED_WITH):
@@ -261,7 +261,7 @@ def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
     named = [enumerated(_few(terms)) for terms in (products, sums) if terms]
     if not named:
-        return f"{enumerated(_few(names))} enter only in combination"
+        return f"only a combination of {enumerated(_few(names))} is identifiable"
     return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 

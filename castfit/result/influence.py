@@ -61,8 +61,8 @@ class Influential:
         place = f" in {self.experiment}" if experiment else ""
         value = f"{self.output}{place} at t = {self.time:g}"
         if np.isnan(self.shift):
-            return f"{value} alone determines something: nothing checks it"
-        return f"without {value} {self.quantity} would move by {self.shift:+.2g} standard errors"
+            return f"{value} is the only measurement that determines some combination of the estimates, so its residual carries no information"
+        return f"removing {value} would change {self.quantity} by {self.shift:+.2g} standard errors"
 
     def __str__(self) -> str:
         said = self.named()

@@ -48,10 +48,10 @@ def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[
             late = any(signal.measured == "after" for signal in signals.values())
             held, other = ("after", "before") if late else ("before", "after")
             n = sum(o.output == output and o.time in signals[o.experiment].jumps for o in outliers)
-            count = f"{n} of the {len(outliers)} outliers are there, and " if n else ""
+            count = f"{n} of the {len(outliers)} outliers are at jumps, and " if n else ""
             return (
-                f"Residuals of {output} follow the jumps of the input '{name}': {count}values at a jump count as "
-                f"measured {held} it; if they were measured {other} it, say "
+                f"The residuals of {output} correlate with the jumps of the input '{name}': {count}values at a jump "
+                f"are interpreted as measured {held} it. If they were measured {other} it, set "
                 f"Input.piecewise_constant(..., measured='{other}')."
             )
     return ""

@@ -101,7 +101,7 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
     (True, True)
     """
     given: Any = result
-    check("kalman", [] if isinstance(given, PathResult) else [f"result is {text(given)}; fit a model with noises"])
+    check("kalman", [] if isinstance(given, PathResult) else [f"result is {text(given)}; pass the result of a model with process noise"])
     problem = result.owner("kalman").posed
     known = [c.name for c in problem.conditions]
     where = known[0] if experiment is None else experiment
@@ -128,8 +128,9 @@ Density = tuple["Array", "Array"]
 
 
 def _forwards(each: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Density], list[Density], list[Array], float]:
-    """Run the filter. Return the predicted and the updated density of each node, the derivatives of stages, and log
-    L.
+    """Run the filter.
+
+    Return the predicted and the updated density of each node, the derivatives of stages, and log L.
     """
     chain, at = each.chain, each.still(q, sigma)
     K, n, _ = chain.shape

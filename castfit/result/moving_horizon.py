@@ -198,29 +198,29 @@ class MovingHorizon:
         mistakes: list[str] = []
         at, last = real(time), self._window.t[-1] if self._window.t else None
         if at is None or not np.isfinite(at):
-            mistakes.append(f"time is {text(time)}; give a finite number")
+            mistakes.append(f"time is {text(time)}; expected a finite number")
         elif last is not None and at <= last:
-            mistakes.append(f"time is {at:g}, but the step before was at {last:g}; time goes on, never back")
+            mistakes.append(f"time is {at:g}, but the previous step was at {last:g}; times must increase")
         elif at < self._start:
-            mistakes.append(f"time is {at:g}, before the start {self._start:g}; begin there or later")
+            mistakes.append(f"time is {at:g}, before the start time {self._start:g}; pass a later time")
         for name, number in named("measured", measured, mistakes).items():
             if name not in self._outputs:
-                mistakes.append(f"'{name}' is not measured in the problem: {suggest(name, self._outputs)}")
+                mistakes.append(f"'{name}' is not a measured output: {suggest(name, self._outputs)}")
             elif (value := real(number)) is None or np.isinf(value):
-                mistakes.append(f"'{name}' is {text(number)}; give a finite number, or NaN if it was not measured")
+                mistakes.append(f"'{name}' is {text(number)}; expected a finite number, or NaN for a missing measurement")
         given = named("inputs", inputs, mistakes)
         names = self._model.inputs
         u = np.full(len(names), np.nan) if self._inputs is None else self._inputs.copy()
         for name, number in given.items():
             known = real(number)
             if name not in names:
-                mistakes.append(f"'{name}' is no input of the model: {suggest(name, names)}")
+                mistakes.append(f"unknown input '{name}': {suggest(name, names)}")
             elif known is None or not np.isfinite(known):
-                mistakes.append(f"input '{name}' is {text(number)}; give a finite number")
+                mistakes.append(f"input '{name}' is {text(number)}; expected a finite number")
             else:
                 u[names.index(name)] = known
         silent = [n for n, v in zip(names, u, strict=True) if np.isnan(v) and n not in given]
-        mistakes += [f"nobody has said what the input '{n}' was; give inputs={{'{n}': ...}}" for n in silent]
+        mistakes += [f"input '{n}' has no value yet; pass inputs={{'{n}': ...}}" for n in silent]
         check("step", mistakes)
         assert at is not None
         return at, u
@@ -404,7 +404,7 @@ class MovingHorizon:
 
     def __repr__(self) -> str:
         filled = max(len(self._window.t) - 1, 0)
-        whole = "" if filled >= self.horizon else f", {filled} of them so far: nothing is left behind yet"
+        whole = "" if filled >= self.horizon else f", {filled} of them filled so far; no measurement has left the horizon yet"
         return one_line(f"MovingHorizon(horizon = {self.horizon}{whole}, {self.now or 'no step yet'})")
 
 
@@ -460,28 +460,28 @@ def moving_horizon(
     """
     given: Any = result
     if not isinstance(given, PathResult):
-        check("moving_horizon", [f"result is {text(given)}; give the result of fitting a model with noises"])
+        check("moving_horizon", [f"result is {text(given)}; pass the result of a model with process noise"])
     problem, mistakes = result.owner("moving_horizon").posed, list[str]()
     model = problem.model
     if not result.success:
-        mistakes.append(f"the fit did not succeed ({result.status.value}); begin at a solution")
+        mistakes.append(f"result is not a solution ({result.status.value}); pass a converged fit")
     for name, value in (("horizon", horizon), ("iterations", iterations)):
         number = real(value)
         if number is None or number < 1 or number != np.floor(number) or is_one_of(value, True):
-            mistakes.append(f"{name} is {text(value)}; give an integer from 1 on")
+            mistakes.append(f"{name} is {text(value)}; expected an integer of at least 1")
     known = [c.name for c in problem.conditions]
     where = known[0] if experiment is None else experiment
     if where not in known:
         mistakes.append(f"'{where}' is no experiment: {suggest(str(where), known)}")
     if any(c.schedule.instants for c in problem.conditions if c.name == where):
-        mistakes.append("the experiment has events or estimated inputs, which no step knows; give another experiment")
+        mistakes.append("events and estimated inputs are unsupported in moving-horizon estimation; pass another experiment")
     limits: dict[str, tuple[float, float]] = {}
     for name, pair in named("bounds", bounds, mistakes).items():
         array = reals(pair)
         if name not in (*model.states, *model.noises):
             mistakes.append(f"bounds name '{name}': {suggest(name, (*model.states, *model.noises))}")
         elif array is None or array.shape != (2,) or not array[0] < array[1]:
-            mistakes.append(f"the bounds of '{name}' are {text(pair)}; give (lower, upper), infinite for none")
+            mistakes.append(f"the bounds of '{name}' are {text(pair)}; expected (lower, upper), infinite for no bound")
         else:
             limits[name] = float(array[0]), float(array[1])
     begin = named("initial", initial, mistakes)
@@ -494,11 +494,11 @@ def moving_horizon(
             else is_within(value, strictly=True)
         ):
             mistakes.append(
-                f"the initial value of '{name}' is {text(value)}; give Normal(mean, deviation) or a finite number"
+                f"the initial value of '{name}' is {text(value)}; expected Normal(mean, deviation) or a finite number"
             )
     begins = None if start is None else real(start)
     if start is not None and (begins is None or not np.isfinite(begins)):
-        mistakes.append(f"start is {text(start)}; give a finite time")
+        mistakes.append(f"start is {text(start)}; expected a finite time")
     check("moving_horizon", mistakes)
     inner, spreads = marginal(problem)
     likelihood = PathLikelihood(inner, spreads, result.longest)

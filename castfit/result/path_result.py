@@ -42,9 +42,9 @@ FORMAT = 1
 _VANISHING = 3.0  # relative standard error of a positive quantity that may be 0
 _INSTEAD = {
     **dict.fromkeys(("diagnostics", "residuals", "residual_table", "normalised_residuals", "goodness"),
-                    "residuals follow the data; use innovations and white"),
-    **dict.fromkeys(("chi2", "cost", "objective", "dof"), "it maximises log_likelihood; use that, aic and bic"),
-    **dict.fromkeys(("initial_states", "trajectories", "simulate"), "the states are a path; use path(name)"),
+                    "residuals depend on the smoothed path; use innovations and white"),
+    **dict.fromkeys(("chi2", "cost", "objective", "dof"), "the fit maximises log_likelihood; use log_likelihood, aic and bic"),
+    **dict.fromkeys(("initial_states", "trajectories", "simulate"), "the states are a smoothed path; use path(name)"),
     **dict.fromkeys(("identifiability", "correlation", "information", "influence", "confidence_region"),
                     "use covariance, standard_errors and confidence_intervals()"),
 }  # fmt: skip
@@ -97,8 +97,9 @@ class PathTrack:
 
 @dataclass(frozen=True)
 class Innovations:
-    """Innovations of one experiment: values minus their expectation given earlier values; times (n,), the rest (n,
-    n_o).
+    """Innovations of one experiment: values minus their expectation given earlier values.
+
+    Times (n,), the rest (n, n_o).
 
     expected, deviation : of each value, given the data before it; NaN where nothing is measured, or the noise of the
         data has no deviation
@@ -143,15 +144,15 @@ class LaplaceCheck:
 
     def __str__(self) -> str:
         if not np.isfinite(self.log_likelihood):
-            return "Laplace's approximation was not tested: its likelihood is not a number at these estimates."
-        share = f"{100 * self.effective_share:.0f} % of {self.draws} draws are effective"
-        shift = f"log L = {self.log_likelihood:.3f} ± {self.standard_error:.2g} without the approximation"
+            return "Laplace approximation: not tested, because the likelihood is not finite at these estimates."
+        share = f"{100 * self.effective_share:.0f} % of {self.draws} importance samples are effective"
+        shift = f"log L = {self.log_likelihood:.3f} ± {self.standard_error:.2g} without the Laplace approximation"
         if self.effective_share < _DOUBTED:
-            return f"{share}: too few to say how good Laplace's approximation is; do not rely on it."
+            return f"{share}: too few to test the Laplace approximation. Do not rely on it."
         said = f"{shift}, which is {self.correction:+.3f}; {share}"
         if self.effective_share < _TRUSTED:
-            return f"{said}: paths are not normally distributed, so that estimates and intervals are approximate."
-        return f"{said}: nothing against Laplace's approximation here."
+            return f"{said}: the path distribution is not normal, so estimates and confidence intervals are approximate."
+        return f"{said}: no evidence against the Laplace approximation."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -204,8 +205,8 @@ class PathResult(Tabled):
     """
 
     instead: ClassVar[str] = (
-        "of a model with noises there are confidence_intervals(), aic, path, innovations and laplace_check(); give the "
-        "result of the same model without noises"
+        "models with process noise have confidence_intervals(), aic, path, innovations and laplace_check(); for this "
+        "attribute fit the model without noises"
     )
     status: Status
     message: str
@@ -327,7 +328,7 @@ class PathResult(Tabled):
         where = next(iter(self.tracks), "") if experiment is None else experiment
         check("path", [] if where in self.tracks else [f"'{where}' is no experiment: {suggest(where, self.tracks)}"])
         track = self.tracks[where]
-        check("path", [] if name in track.names else [f"'{name}' is no state or output: {suggest(name, track.names)}"])
+        check("path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"])
         j = track.names.index(name)
         values, deviations = track.values[:, j], track.deviations[:, j]
         level = self.confidence_level if confidence_level is None else confidence_level
@@ -349,11 +350,11 @@ class PathResult(Tabled):
             ``print`` shows a sentence.
         """
         whole = is_one_of(type(draws), int, np.int64) and draws >= 2
-        check("laplace_check", [] if whole else [f"draws is {text(draws)}; give an integer from 2 on"])
+        check("laplace_check", [] if whole else [f"draws is {text(draws)}; expected an integer of at least 2"])
         problem, generator = self.owner("laplace_check"), np.random.default_rng(rng)
         likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
         found = likelihood.evaluate(self.y, None, slopes=False)
-        check("laplace_check", [f"no path was found in '{found.failure}'; fit again"] if found.failure else [])
+        check("laplace_check", [f"no most probable path was found in '{found.failure}'; fit again"] if found.failure else [])
         correction, variance, shares = 0.0, 0.0, list[float]()
         for each, mode in zip(likelihood.chains, found.modes, strict=True):
             logs = each.sampled(mode, generator, draws)
@@ -404,13 +405,13 @@ class PathResult(Tabled):
         """Sentence about the tests of the innovations against white noise of variance 1."""
         tested = [t for t in self.whiteness if np.isfinite(t[2])]
         if not tested:
-            return "The innovations are too few to be tested."
+            return "Innovations: too few to be tested."
         shown = ", ".join(f"{what} {value:.2f}" for what, value, _ in tested)
         odd = [what for what, _, p in tested if p < SUSPICION]
         if not odd:
-            return f"Innovations: {shown}; nothing against white noise of variance 1."
+            return f"Innovations: {shown}; no evidence against white noise of variance 1."
         sure = "shown" if min(p for _, _, p in tested) < PROOF else "suspected"
-        return f"Innovations: {shown}; it is {sure} that they are not white noise of variance 1: {', '.join(odd)}."
+        return f"Innovations: {shown}; deviation from white noise of variance 1 is {sure}: {', '.join(odd)}."
 
     # Files, pictures and text
 
@@ -446,7 +447,7 @@ class PathResult(Tabled):
             t = track.times if times is None else np.atleast_1d(np.asarray(times, dtype=float))
             first, last = float(track.times[0]), float(track.times[-1])
             wrong = not (t.size and np.isfinite(t).all() and t.min() >= first and t.max() <= last)
-            far = f"times of '{name}' lie between {first:g} and {last:g}; what comes later is told by cf.moving_horizon"
+            far = f"times of '{name}' must be between {first:g} and {last:g}; for later times use cf.moving_horizon"
             check("predict", [far] if wrong else [])
             out[name] = {"time": t}
             for output in track.names:
@@ -470,7 +471,7 @@ class PathResult(Tabled):
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError; for an attribute of other results the message names the replacement."""
         if name in _INSTEAD:
-            raise AttributeError(f"the result of a model with noises has no {name}: {_INSTEAD[name]}")
+            raise AttributeError(f"results of models with process noise have no {name}: {_INSTEAD[name]}")
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def save(self, path: str | Path) -> None:
@@ -514,7 +515,7 @@ class PathResult(Tabled):
     def owner(self, what: str) -> Posable:
         """Return the problem that it answers, which `what` needs."""
         if self.problem is None:
-            raise InputError(what, ["the problem is not known after loading; use with_problem(problem)"])
+            raise InputError(what, ["the loaded result has no problem; call with_problem(problem)"])
         return self.problem
 
     def _quantile(self, what: str, given: float | None) -> float:
@@ -540,9 +541,9 @@ class PathResult(Tabled):
         )
         head = f"{self.status.value}: log L = {self.log_likelihood:.6g}   AIC {self.aic:.6g}   BIC {self.bic:.6g}"
         count = f"{self.n_data} values, {self.stages} stages, {self.iterations} iterations, {self.time:.2f} s"
-        refined = f"The last refinement of the stages moved log L by {abs(self.refined):.2g}."
+        refined = f"The last refinement of the stages changed log L by {abs(self.refined):.2g}."
         if np.isnan(self.refined):
-            refined = "The stages were not refined, so nothing is known of their error."
+            refined = "The stages were not refined, so the discretisation error is unknown."
         sheets: list[Sheet | str] = [table] if self.names else []
         return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}"]
 

@@ -59,9 +59,9 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     if not isinstance(given, Result):
         check("Prior", [f"result is {refused(result, 'give the result of a fit')}"])
     if not result.success:
-        check("Prior", [f"the fit did not succeed ({result.status.value}); fit again from another start"])
+        check("Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"])
     if result.sigmas and result.dof <= 0:
-        check("Prior", ["the fit has as many estimates as data, so that nothing is known of their noise; give sigma"])
+        check("Prior", ["the fit has as many estimates as measurements, so the noise is unknown; pass sigma"])
     chosen = _chosen(result, names)
     kept = np.array([result.names.index(n) for n in chosen], dtype=np.intp)
     rows, offset = _information(result)
@@ -69,7 +69,7 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     log, mean = result.log[kept], result.theta[kept]
     size = np.linalg.norm(root, axis=0)
     if not size.any():
-        check("Prior", [f"the result says nothing about {', '.join(chosen)}; choose other names"])
+        check("Prior", [f"the result does not constrain {', '.join(chosen)}; choose other names"])
     constant = 0.0
     if root.shape[0] == kept.size:  # a distribution, not only some directions of one
         constant = 0.5 * kept.size * np.log(2 * np.pi) - float(np.linalg.slogdet(root / np.where(size > 0, size, 1))[1])
@@ -99,7 +99,7 @@ def _information(result: Result) -> tuple[Array, Array]:
     """Return rows whose squares are the information on theta, and an offset: the slope at bounds and constraints."""
     known = np.asarray(result.information)
     if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
-        check("Prior", ["the result holds no information on its quantities; fit again with this version of castfit"])
+        check("Prior", ["the result has no information matrix; fit again with this version of castfit"])
     along = bool(result.constraints.active)  # their slopes are shared by all quantities
     held = np.array([along or name in result.active for name in result.names], dtype=np.bool_)
     slope = np.where(held, result.gradient, 0.0)

@@ -380,7 +380,7 @@ class Result:
             said = self.identifiability[name].sentence
         else:
             interval, error, said = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
-        said = f"if the model were right: {said}" if wrong else said
+        said = f"assuming that the model is correct: {said}" if wrong else said
         found = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
         return Estimate(
             found[name],
@@ -451,9 +451,9 @@ class Result:
 
         chosen = read_level("confidence_region", confidence_level, self.confidence_level)
         if not self.names:
-            raise InputError("confidence_region", ["nothing is estimated, and so there is no confidence region"])
+            raise InputError("confidence_region", ["no confidence region: nothing is estimated"])
         if not self.success:
-            raise InputError("confidence_region", ["a fit that failed has no covariance, and so no confidence region"])
+            raise InputError("confidence_region", ["no confidence region: the fit failed, so the covariance is unknown"])
         return confidence_region(self, chosen)
 
     @renamed(level="confidence_level")
@@ -510,24 +510,24 @@ class Result:
         problem = self._owner("predict")
         chosen = self.confidence_level if confidence_level is None else real(confidence_level)
         mistakes = option_mistakes(
-            ("noise", noise, is_one_of(noise, True, False), "give True or False"),
+            ("noise", noise, is_one_of(noise, True, False), "pass True or False"),
             level_rule(confidence_level, chosen),
         )
         mistakes += [*bands_mistakes(bands, self.names), *rng_mistakes(rng)]
         profiled, alone = is_one_of(bands, "profile"), is_one_of(workers, 1)
         mistakes += option_mistakes(
             ("workers", workers, alone or isinstance(workers, Executor) or is_count(workers, 1),
-             "give a number of processes or a concurrent.futures.Executor"),
-            ("workers", workers, alone or profiled, "it is for bands='profile'; leave it out"),
+             "pass a number of processes or a concurrent.futures.Executor"),
+            ("workers", workers, alone or profiled, "it has an effect only with bands='profile'; remove it"),
         )[:1]  # fmt: skip
         added, wrong = read_outputs(outputs, problem.posed.model)
         mistakes += wrong
         if noise is True and bands is None:
-            mistakes.append("noise=True widens bands; choose bands='linear' or 'profile'")
+            mistakes.append("noise=True widens bands and needs bands='linear' or bands='profile'")
         if confidence_level is not None and bands is None:
-            mistakes.append("confidence_level is that of bands; choose bands='linear' or 'profile'")
+            mistakes.append("confidence_level applies to bands; set bands='linear' or bands='profile'")
         if bands is not None and not self.success:
-            mistakes.append("a fit that failed has no covariance, and so no bands")
+            mistakes.append("no bands: the fit failed, so the covariance is unknown")
         check("predict", mistakes)
         assert chosen is not None
         posed = problem.posed.showing(added)
@@ -657,8 +657,9 @@ class Result:
 
     @cached_property  # a report asks for it five times
     def diagnostics(self) -> Diagnostics:
-        """Shown or suspected deviations of the residuals: `Diagnostics` per output and experiment, and outliers by
-        name.
+        """Shown or suspected deviations of the residuals:
+
+        `Diagnostics` per output and experiment, and outliers by name.
 
         Raises
         ------
@@ -679,8 +680,8 @@ class Result:
         """
         found = _influence(self, None if self.errors is None else self._owner("influence").posed)
         if found is None:
-            known = "only fits that succeeded, and that leave errors of measurement, say what data do"
-            raise InputError("influence", [f"{known}; of more than 500 quantities it is not worked out"])
+            known = "influence is available only for converged fits with a positive residual variance"
+            raise InputError("influence", [f"{known}, and for at most 500 quantities"])
         return found
 
     def ended(self, status: Status, message: str) -> Result:
@@ -741,16 +742,16 @@ class Result:
             return replace(now_named, question=asked).with_problem(problem)
         found = (problem.names, tuple(c.name for c in problem.conditions), problem.n_data)
         expected = (self.names, tuple(self.trajectories), self.n_data)
-        what = ("estimated quantities", "experiments", "number of measured values")
+        what = ("estimated quantities", "experiments", "number of measurements")
         mistakes = [
-            f"the {name} of the problem are {have}, those of the result {want}; give the problem that was fitted"
+            f"the problem has {have} {name}, the result {want}; pass the problem that was fitted"
             for name, have, want in zip(what, found, expected, strict=True)
             if have != want
         ]
         if self.question and not mistakes:
             other = fingerprint.changed(self.question, fingerprint.question(problem))
             mistakes = [
-                f"the {what} differs from that of the result; give the problem that was fitted" for what in other
+                f"{what}: the problem differs from the result; pass the problem that was fitted" for what in other
             ]
         check("with_problem", mistakes)
         return replace(self, problem=with_smoothness(problem, self.smoothness))
@@ -777,7 +778,7 @@ class Result:
 
     def _owner(self, what: str) -> Posable:
         if self.problem is None:
-            raise InputError(what, ["a loaded result does not know its model; use result.with_problem(problem) first"])
+            raise InputError(what, ["the loaded result has no model; call result.with_problem(problem) first"])
         return self.problem
 
     def save(self, path: str | Path) -> None:
@@ -811,12 +812,12 @@ class Result:
         try:
             file = Path(path)
         except TypeError:
-            raise InputError("Result.load", [f"path is {text(path)}; give the path of a file"]) from None
+            raise InputError("Result.load", [f"path is {text(path)}; expected a file path"]) from None
         try:
             loaded = json.loads(file.read_text(encoding="utf-8"), object_hook=restored)
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             # No text, no JSON, or no array where one is announced.
-            raise InputError("Result.load", [f"'{path}' is no JSON file: {error}"]) from None
+            raise InputError("Result.load", [f"'{path}' is not a JSON file: {error}"]) from None
         return cls.from_plain(loaded, f"'{path}'")
 
     @classmethod
@@ -825,13 +826,13 @@ class Result:
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
-            found = "no saved result" if version is None else f"of format {version}; this castfit reads format {FORMAT}"
+            found = "no saved result" if version is None else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
             raise InputError("Result.load", [f"{where} is {found}"])
         if version == 1:
             content |= {"goodness": plain(UNKNOWN), "question": {}}
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
         absent = [name for name in needed if name not in content]
-        check("Result.load", [f"{where} lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        check("Result.load", [f"{where} is damaged: {', '.join(absent)} missing"] if absent else [])
         try:
             result = _read(content)
             result.summary()
@@ -900,7 +901,7 @@ def told(names: Sequence[str], all_in: str) -> tuple[tuple[str, ...], list[str]]
     families = _families(names)
     left = {name for members in families.values() for name in members[_FEW:]}
     more = ", ".join(f"{len(members) - _FEW:,} more {label}[...]" for label, members in families.items())
-    return tuple(n for n in names if n not in left), [f"Not shown: {more}; all are in {all_in}."] if more else []
+    return tuple(n for n in names if n not in left), [f"Not shown: {more}. All values: {all_in}."] if more else []
 
 
 def _family_row(result: Result, label: str, members: Sequence[str], values: Mapping[str, float]) -> tuple[str, ...]:
@@ -922,7 +923,7 @@ def _table(result: Result, wrong: bool, *, every: bool = False) -> list[str]:
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
     posed = None if result.problem is None else result.problem.posed
-    remark = "if the model were right" if wrong else "remark"
+    remark = "assuming that the model is correct" if wrong else "remark"
     rows: list[tuple[str, ...]] = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", remark)]
     values, families = result.values, {} if every else _families(result.names)
     shown: set[str] = set()
@@ -944,8 +945,8 @@ def _table(result: Result, wrong: bool, *, every: bool = False) -> list[str]:
     table = aligned(rows, "<>><<")
     if families:
         table += [
-            "Of quantities of single experiments: median, median standard error, where nine in ten values lie.",
-            f"One of them is result['{next(iter(families.values()))[0]}'], all are in result.summary(every=True).",
+            "Local quantities of experiments: median, median standard error, 5 % and 95 % quantiles.",
+            f"For example result['{next(iter(families.values()))[0]}']; for all of them: result.summary(every=True).",
         ]
     return table
 
@@ -975,13 +976,13 @@ def _verdict(result: Result) -> str:
     unexplained = {name: left for name, left in result.goodness.unexplained.items() if np.isfinite(left)}
     or_else = ""
     if np.isfinite(result.goodness.p_value):
-        poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma is too small"
+        poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma may be too small"
     elif unexplained:
         worst = max(unexplained, key=lambda name: unexplained[name])
         poor = left_by_model(worst, unexplained[worst])
     else:
-        poor = "the model does not describe the data"
-    remedy = f"cf.estimate(problem) looks for a better one; if there is none, it is the model{or_else}."
+        poor = "the model does not fit the data"
+    remedy = f"cf.estimate(problem) searches for a better optimum. If it finds none, the model is inadequate{or_else}."
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 
@@ -1073,7 +1074,7 @@ def _summary(result: Result) -> Diagnostics | None:
 
 def _unjudged(result: Result) -> tuple[str, ...]:
     """Return a note if a loaded result does not know the order of its residuals in time."""
-    said = "Residuals are judged with the problem: result.with_problem(problem)."
+    said = "Residual tests need the problem: call result.with_problem(problem)."
     return (said,) if result.problem is None and result.success and result.goodness.unexplained else ()
 
 
@@ -1087,7 +1088,7 @@ def _determination(result: Result, wrong: bool) -> str:
     if not wrong:
         return said
     said = said.replace("All quantities", "all quantities", 1)
-    return f"If the model were right: {said.removesuffix('.')}. As it is, no interval is claimed."
+    return f"Assuming that the model is correct: {said.removesuffix('.')}. Because it is not, confidence intervals are not reported."
 
 
 def _held(result: Result) -> list[str]:
@@ -1096,7 +1097,7 @@ def _held(result: Result) -> list[str]:
     if not holding or not result.success:
         return []
     count = "1 constraint holds" if len(holding) == 1 else f"{len(holding)} constraints hold"
-    lines = [f"{count} the estimates; standard errors are those along {'it' if len(holding) == 1 else 'them'}:"]
+    lines = [f"{count} the estimates; the standard errors are those along {'it' if len(holding) == 1 else 'them'}:"]
     return [*lines, *(f"  {row.sentence}" for row in holding)]
 
 
@@ -1104,7 +1105,7 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
-        f"{result.measure} = {result.objective:.8g} from {result.n_data} data, {result.dof} degrees of freedom{noise}",
+        f"{result.measure} = {result.objective:.8g}, {result.n_data} measurements, {result.dof} degrees of freedom{noise}",
         *([f"AIC = {result.aic:.6g}, BIC = {result.bic:.6g}"] if result.has_criteria else []),
         *(
             f"{name}: {result.effective[name]:.3g} effective degrees of freedom, smoothness {weight:.3g}"

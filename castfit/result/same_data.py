@@ -35,7 +35,7 @@ def differing_data(one: Posable, other: Posable, names: tuple[str, str]) -> list
     a = {c.name: c for c in one.posed.conditions}
     b = {c.name: c for c in other.posed.conditions}
     mistakes = [
-        f"only {mine} has the experiment '{name}'; compare fits of the same data"
+        f"experiment '{name}' exists only in {mine}; compare fits to the same data"
         for mine, own, others in ((names[0], a, b), (names[1], b, a))
         for name in own
         if name not in others
@@ -50,7 +50,7 @@ def _by_hashes(first: Result, second: Result, names: tuple[str, str]) -> list[st
     hashes = [r.question if r.problem is None else question(r.problem) for r in (first, second)]
     data = [{k: v for k, v in h.items() if k.startswith("data of ")} for h in hashes]
     if not all(data):
-        return [f"it is not known whether {names[0]} and {names[1]} are of the same data; use result.with_problem"]
+        return [f"whether {names[0]} and {names[1]} have the same data is unknown; use result.with_problem"]
     return [
         f"{key}, or the noise that it is given, differs between {names[0]} and {names[1]}; use result.with_problem"
         for key in dict.fromkeys((*data[0], *data[1]))
@@ -65,9 +65,9 @@ def _differences(one: Posed, a: Condition, other: Posed, b: Condition, names: tu
         where = f"'{output}' in '{a.name}'"
         if output not in mine or output not in theirs:
             has = names[0] if output in mine else names[1]
-            found.append(f"only {has} has data of {where}; compare fits of the same data")
+            found.append(f"measurements of {where} exist only in {has}; compare fits to the same data")
         elif mine[output].shape != theirs[output].shape or not np.array_equal(mine[output], theirs[output]):
-            found.append(f"the data of {where} differ between {names[0]} and {names[1]}; compare fits of the same data")
+            found.append(f"the measurements of {where} differ between {names[0]} and {names[1]}; compare fits to the same data")
     return found
 
 

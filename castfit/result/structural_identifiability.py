@@ -112,7 +112,7 @@ def structure(
             continue
         found.append(_rank(posed, names, at, J[:, kept], other[:, kept] - J[:, kept], kept))
     if not found:
-        sentence = "Structural identifiability is not known: the model could not be integrated at random values."
+        sentence = "Structural identifiability: not tested, because the model could not be integrated at random parameter values."
         return Structure(names, -1, (), np.nan, 0, np.nan, sentence)
     rank = max(f.rank for f in found)
     best = [f for f in found if f.rank == rank]
@@ -124,11 +124,11 @@ def structure(
 
 def _sentence(found: Structure) -> str:
     points = f"{found.draws} random point{'' if found.draws == 1 else 's'}"
-    where = f"(rank {found.rank} of {len(found.names)} at {points}, to {found.resolution:.0e})"
+    where = f"(rank {found.rank} of {len(found.names)} at {points}, tolerance {found.resolution:.0e})"
     if not found.combinations:
-        return f"Structurally identifiable: dense data without errors would determine every quantity {where}."
+        return f"Structurally identifiable: dense, error-free measurements of these outputs would determine every quantity {where}."
     said = "; ".join(c.sentence for c in found.combinations)
-    return f"Structurally not identifiable, however much is measured of these outputs: {said} {where}."
+    return f"Structurally not identifiable from these outputs, regardless of the amount of data: {said} {where}."
 
 
 def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, kept: Mask) -> Structure:

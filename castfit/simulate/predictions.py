@@ -25,8 +25,9 @@ class Prediction(dict[str, Any]):
 
 
 class Simulation(dict[str, Any]):
-    """Simulation of a model without data, ``{"time": (n,), output: (n,), ...}``, usable like one experiment of a
-    problem.
+    """Simulation of a model without data, ``{"time":
+
+    (n,), output: (n,), ...}``, usable like one experiment of a problem.
 
     So ``found["experiment 1"]`` is all of it.
     """

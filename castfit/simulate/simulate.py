@@ -246,7 +246,7 @@ def _simulated(
             return _eventful(case, happens, free=free) if eventful else _outputs(case)
 
         return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
-    mistakes += ["events is part of the problem's experiments; give it there"] if happens else []
+    mistakes += ["events belong to the problem's experiments; set them there"] if happens else []
     posed, theta, _ = _read(problem, asked)
 
     def again(finer: Posable) -> Prediction:
@@ -403,7 +403,7 @@ def _model_case(model: Model, asked: Asked, options: IntegratorOptions) -> Simul
         begin = -np.inf
     at = reals(times)
     if times is None:
-        mistakes.append("times are missing; a model has no measurements, so give times=np.linspace(0, 10, 101), say")
+        mistakes.append("times is missing; for a model pass times=np.linspace(0, 10, 101), for example")
     elif at is None:
         mistakes.append(f"times is {text(times)}; give numbers")
     else:
@@ -439,7 +439,7 @@ def read_model(
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
     signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
     mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
-    mistakes += [f"input '{n}' is missing; give a number or an Input" for n in model.inputs if n not in signals]
+    mistakes += [f"input '{n}' is missing; pass a number or an Input" for n in model.inputs if n not in signals]
     if end is not None:
         mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
     known = (*model.own_states, *model.algebraic_states)
@@ -686,7 +686,7 @@ def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str
             mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
         else:
             known = dict.fromkeys((*problem.names, *problem.parameters))
-            mistakes.append(f"'{name}' is neither estimated nor a parameter of the model: {suggest(name, known)}")
+            mistakes.append(f"'{name}' is neither estimated nor a model parameter: {suggest(name, known)}")
     theta = problem.to_search(natural)
     if mistakes or not fixed or isinstance(problem, Posed):
         return problem, theta, mistakes
@@ -703,7 +703,7 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
         named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, kept(times))
     )
     mistakes += [
-        f"times are given for '{n}', which is no experiment: {suggest(n, names)}" for n in given if n not in names
+        f"times has the unknown experiment '{n}': {suggest(n, names)}" for n in given if n not in names
     ]
     chosen: dict[str, Array] = {}
     for condition in problem.conditions:
@@ -729,7 +729,7 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
 def _time_mistakes(what: str, t: Array, start: float) -> list[str]:
     if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
         return [f"{what} must be finite and increasing"]
-    return [f"{what} begin too early: it starts at {start:g}; there is nothing at t = {t[0]:g}"] if t[0] < start else []
+    return [f"{what} start at {t[0]:g}, before the start of the experiment at {start:g}"] if t[0] < start else []
 
 
 def _span_mistakes(signals: Mapping[str, Input], of: str, start: float, end: float) -> list[str]:

@@ -171,7 +171,7 @@ def steady_state(
         mistakes.append("replace is for experiments that begin at rest; leave it out here")
     system = model.system
     if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
-        mistakes.append("there is no steady state: the model's equations contain the time")
+        mistakes.append("the model has no steady state, because its equations depend on time")
     mistakes += _moving(inputs)
     signals, p, a, z = read_model("steady_state", model, parameters, initial, inputs, 0.0, mistakes)
     u = np.array([float(signal(0.0)) for signal in signals])

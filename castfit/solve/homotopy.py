@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 HELD_BACK = "held back"
 """The try whose steps are Levenberg and Marquardt's."""
 
-_CUT_SHORT = "Its residuals are suspiciously large, but the search for a better one was cut short."
+_CUT_SHORT = "The residuals are implausibly large, but the search for a better optimum was cut short."
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,9 @@ class GaussNewtonState:
         return self.phase.startswith("station")
 
     def at_full_accuracy(self, evaluation: Evaluation, memory: Mapping[str, float]) -> GaussNewtonState:
-        """Return the same point at full accuracy; reset the circling count and discard earlier points of lower
-        accuracy.
+        """Return the same point at full accuracy.
+
+        Reset the circling count and discard earlier points of lower accuracy.
         """
         progress = replace(self.progress, memory=memory, circling=0, before=())
         return replace(self, rough=False, evaluation=evaluation, progress=progress)

@@ -507,7 +507,7 @@ class _IpoptRun:
         worst = [int(i) for i in np.argsort(-excess)[:3] if excess[i] > 1e-6]
         if not worst:
             return ""
-        return "Worst violated: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst) + "."
+        return "Largest violations: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst) + "."
 
     # The functions that IPOPT calls.  A point that cannot be evaluated answers NaN, and IPOPT shortens its step.
 

@@ -212,8 +212,9 @@ def _progress(state: _State, step: Step, gap: float) -> dict[str, Any]:
 
 
 def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | None:
-    """Linearize at the end of a step, or closer if that fails. Return None if there is no new point or every attempt
-    fails.
+    """Linearize at the end of a step, or closer if that fails.
+
+    Return None if there is no new point or every attempt fails.
     """
     to = advance.to
     for _ in range(6):

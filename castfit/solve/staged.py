@@ -601,8 +601,9 @@ class StagedProblem(ABC):
         self._expects = True
 
     def seconds_to_linearize(self, v: Array) -> float:
-        """Return the expected seconds of `linearize` at v; 0 if the linearization is cached, or no estimate is
-        available.
+        """Return the expected seconds of `linearize` at v.
+
+        0 if the linearization is cached, or no estimate is available.
         """
         del v
         return 0.0

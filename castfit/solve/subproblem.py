@@ -321,8 +321,9 @@ class LocalProblem:
         return self._solve(self.condensed, self.linearization, damping)
 
     def within(self, radius: float) -> Step:
-        """Compute the step of least cost of the linear model within `radius` search units; singular directions stay
-        free.
+        """Compute the step of least cost of the linear model within `radius` search units.
+
+        Singular directions stay free.
 
         A ridge of `RIDGE` makes it unique.
         """
@@ -373,8 +374,9 @@ class LocalProblem:
 
     @property
     def unheld(self) -> LocalProblem:
-        """Same problem with singular directions free. No self-reference is cached: it would delay the release of
-        matrices.
+        """Same problem with singular directions free.
+
+        No self-reference is cached: it would delay the release of matrices.
         """
         return self if self._regularisation == 0.0 else self._released
 

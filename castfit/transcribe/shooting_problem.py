@@ -1025,14 +1025,14 @@ class ShootingProblem(TranscribedProblem):
         self.linearize(v)
         every, explicit = self._steps
         share = "All" if explicit == every else f"{explicit} of {every}"
-        said = f"{share} steps of integration were explicit: nothing stiff was met there." if explicit else ""
+        said = f"{share} integrator steps were explicit; no stiffness was detected in them." if explicit else ""
         if GradientEvaluation in self.gives and self.options.relative_tolerance == _LOOSER:
-            said += f" Steps have a relative tolerance of {_LOOSER:g}; gradients are theirs but for rounding."
+            said += f" The integrator uses the relative tolerance {_LOOSER:g}; gradients are exact derivatives of its steps up to rounding."
         if self._taken_over == 0:
             return said.strip()
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
         by = self.groups[0].integrator
-        return f"{count} integrated by {by.rescued_by} where {by.method} gave up. {said}".strip()
+        return f"{count} integrated by {by.rescued_by}, because {by.method} failed. {said}".strip()
 
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""

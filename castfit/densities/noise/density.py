@@ -242,8 +242,9 @@ class Noise(Picklable, ABC):
         return []
 
     def value_mistakes(self, values: Array) -> list[str]:
-        """Return error messages for measured values, of any shape, that cannot come from this model; NaN is a
-        missing value.
+        """Return error messages for measured values, of any shape, that cannot come from this model.
+
+        NaN is a missing value.
         """
         return []
 

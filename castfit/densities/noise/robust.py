@@ -407,8 +407,9 @@ class Cauchy(_Loss):
 
     @property
     def _numbers(self) -> _Numbers:
-        """Numbers of Student's t. If p has no finite integral, it only defines an estimator, with kappa for normal
-        errors.
+        """Numbers of Student's t.
+
+        If p has no finite integral, it only defines an estimator, with kappa for normal errors.
         """
         from scipy import special
 

@@ -157,8 +157,9 @@ def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
 
 
 def _form(noise: Noise) -> tuple[Any, ...] | None:
-    """Return a key of the functions of a noise model: its class and its numbers. Return None if no key can be
-    formed.
+    """Return a key of the functions of a noise model: its class and its numbers.
+
+    Return None if no key can be formed.
     """
     values = [getattr(noise, f.name) for f in fields(noise) if f.name != "sigma"]
     known = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)

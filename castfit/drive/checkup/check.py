@@ -35,8 +35,9 @@ _FIT = 0.3  # of the time, at most
 @brief
 @dataclass(frozen=True, repr=False)
 class CheckLine:
-    """Result of one check: fine, or None if the check was not possible; the finding; and advice, empty if none is
-    needed.
+    """Result of one check: fine, or None if the check was not possible.
+
+    The finding; and advice, empty if none is needed.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Checkup(Tabled):
     def __getitem__(self, name: str) -> CheckLine:
         """Return the line of a check."""
         lines = {line.name: line for line in self.lines}
-        check("doctor", unknown_names("there is no check '{}'", [name], lines))
+        check("doctor", unknown_names("unknown check '{}'", [name], lines))
         return lines[name]
 
     @property
@@ -113,11 +114,11 @@ class Checkup(Tabled):
         )
         wrong = sum(line.fine is False for line in self.lines)
         late = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
-        end = "So far nothing to do." if late else "Nothing to do."
+        end = "No problem found so far." if late else "Nothing to do."
         if wrong:
             end = f"{wrong} of {len(self.lines)} need{'s' if wrong == 1 else ''} a look."
         if late:
-            end += f" No time was left for {late}: raise max_time."
+            end += f" Not run for lack of time: {late}. Increase max_time."
         return table, end
 
     def __str__(self) -> str:
@@ -183,15 +184,15 @@ def doctor(
     begun: Any = start
     mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(
-        ("max_time", max_time, limit is not None and limit > 0.0, "give a positive number of seconds"),
-        ("starts", starts, is_count(starts), "give a number of starts"),
+        ("max_time", max_time, limit is not None and limit > 0.0, "pass a positive number of seconds"),
+        ("starts", starts, is_count(starts), "pass a number of starting points"),
         ("callback", callback, callback is None or callable(callback), "give a function of a name"),
         ("start", start, begun is None or isinstance(begun, Mapping), "give a mapping from names to values"),
     )
     method = given_parts(transcription, solver, mistakes)
-    mistakes += problem_mistakes(given, "give a Problem or a Result")
+    mistakes += problem_mistakes(given, "pass a Problem or a Result")
     if isinstance(given, Result) and start is not None:
-        mistakes.append("start is where a Problem is fitted from; leave it out beside a Result")
+        mistakes.append("start applies only to a Problem; remove it for a Result")
     elif isinstance(begun, Mapping):
         mistakes += start_mistakes(given, begun)
     check("doctor", mistakes)

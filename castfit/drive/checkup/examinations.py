@@ -54,7 +54,7 @@ _LONGER, _LEAST = 5.0, 2.0  # of another fit than the first; seconds
 MOMENT = 1e-2
 """Seconds that a check has at least."""
 
-LATE = "no time was left."
+LATE = "skipped: no time left."
 """How the sentence of a check ends that had none."""
 
 _SPREAD = float(np.log(10.0))  # starts are drawn within a factor of ten
@@ -108,8 +108,9 @@ class Patient:
         return magnitudes_of(self.posed, self.theta, self.options)
 
     def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> Responses | None:
-        """Return the outputs of one experiment at its measurement times, with sensitivities; None if integration
-        fails.
+        """Return the outputs of one experiment at its measurement times, with sensitivities.
+
+        None if integration fails.
         """
         outputs = [n for n, of in zip(self.posed.outputs, condition.observed, strict=True) if of is not None]
         return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
@@ -133,15 +134,15 @@ def the_fit(patient: Patient) -> Finding:
     """Report how the fit ended."""
     found = patient.result
     if not found.success:
-        return look(f"it failed: {found.message}", "Try other starts (cf.multistart), or tighter bounds.")
+        return look(f"it failed: {found.message}", "Try other starting points (cf.multistart) or tighter bounds.")
     if not found.goodness.described:
         return look(found.goodness.sentence)
     held = [n for n in found.names if n in found.active]
     if held:
         how = ", ".join(f"{n} ({found.active[n]})" for n in held)
-        return look(f"an optimum, with estimates at their bounds: {how}.", "Widen them if they are guesses.")
+        return look(f"converged, but estimates are at their bounds: {how}.", "Widen the bounds if they are guesses.")
     if found.goodness.grade != NOTHING:
-        return look(f"an optimum; {found.goodness.sentence}", "Ask whether these sigmas are right.")
+        return look(f"an optimum; {found.goodness.sentence}", "Check these sigmas.")
     return fine(f"an optimum; {found.goodness.sentence or 'no test of its size is possible.'}")
 
 
@@ -175,20 +176,20 @@ def gradient(patient: Patient) -> Finding:
     much = 0.0 if worst is None else errors[worst]
     if worst is not None and much > _GRADIENT:
         return look(
-            f"the derivative with respect to {posed.names[worst]} differs from differences by {much:.1g}.",
-            "An input, event or if_else may jump with it: "
-            "use cf.Event or cf.if_else with a time, not a steep function.",
+            f"the derivative with respect to {posed.names[worst]} differs from finite differences by {much:.1g} (relative).",
+            "An input, event or if_else may be discontinuous in this parameter: use cf.Event, or cf.if_else with a "
+            "time, instead of a steep function.",
         )
     backward = _adjoint_error(patient) if patient.left() > 0 else None
     if backward is not None and backward > _GRADIENT:
         return look(
-            f"adjoint and forward gradients differ by {backward:.1g}.",
-            "Tighten the tolerances; where the model amplifies errors, divide time (multiple shooting, collocation).",
+            f"adjoint and forward gradients differ by {backward:.1g} (relative).",
+            "Tighten the tolerances. If the model amplifies errors, use multiple shooting or collocation.",
         )
-    both = "" if backward is None else f"; by adjoint states to {max(backward, 1e-9):.0e}"
+    both = "" if backward is None else f"; adjoint gradients agree to {max(backward, 1e-9):.0e}"
     every = {int(j) for condition in posed.conditions for j in condition.theta}
-    some = "" if every == set(errors) else f" ({len(errors)} of {len(every)} quantities in the time given)"
-    said = f"agrees with differences to {max(much, 1e-9):.0e}{some}{both}."
+    some = "" if every == set(errors) else f" ({len(errors)} of {len(every)} quantities checked in the available time)"
+    said = f"agrees with finite differences to {max(much, 1e-9):.0e}{some}{both}."
     return fine(said) if errors else unknown(said)
 
 
@@ -222,17 +223,17 @@ def unused_data(patient: Patient) -> Finding:
     for condition in patient.posed.conditions:
         found = patient.measured(condition, patient.theta, patient.options)
         if found is None:
-            return unknown(f"not examined: the model cannot be integrated {patient.where}.")
+            return unknown(f"skipped: the model cannot be integrated {patient.where}.")
         effect = np.abs(found.slopes * sizes).max(axis=2)
         dead = effect <= _DEAD * max(float(effect.max(initial=0.0)), _TINY)
         nothing = dead.all(axis=0)
         silent += [f"{name} in {condition.name}" for name, none in zip(found.names, nothing, strict=True) if none]
         at_start += int(np.count_nonzero(dead[:, ~nothing]))
     if silent:
-        advice = "They say nothing of the estimates: leave them out, or estimate what they depend on."
+        advice = "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
         return look(f"no estimate moves {listed(silent)}.", advice)
-    some = f" ({at_start} values, as those of known initial states, do not)" if at_start else ""
-    return fine(f"every output says something of the estimates{some}.")
+    some = f" ({at_start} values of known initial states are not informative)" if at_start else ""
+    return fine(f"every output depends on estimated quantities{some}.")
 
 
 def scale(patient: Patient) -> Finding:
@@ -240,15 +241,15 @@ def scale(patient: Patient) -> Finding:
     linear = [q for q in patient.posed.quantities if q.scale != "log"]
     wide = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_DECADES]
     if wide:
-        advice = "Give cf.Parameter(..., scale='log') where only the order of magnitude is known."
+        advice = "Set cf.Parameter(..., scale='log') for parameters known only to an order of magnitude."
         return look(f"the bounds of {listed(wide)} span more than {_DECADES:.0f} decades.", advice)
     if patient.result.success:
         found, guess = patient.values(patient.theta), patient.values(patient.posed.guess)
         far = [q.name for q in linear if _ratio(found[q.name], guess[q.name]) > _FAR]
         if far:
-            advice = "Guesses nearer by, or scale='log', make the fit surer."
-            return look(f"estimates of {listed(far)} are over {_FAR:.0f} times the guess.", advice)
-    return fine("guesses and bounds suit the search.")
+            advice = "Closer guesses, or scale='log', make the fit more robust."
+            return look(f"the estimates of {listed(far)} are more than {_FAR:.0f} times the guesses.", advice)
+    return fine("guesses and bounds are well scaled.")
 
 
 def _ratio(value: float, guess: float) -> float:
@@ -282,9 +283,9 @@ def redundant(patient: Patient) -> Finding:
     if bare.rank < 0:
         return unknown(bare.sentence)
     if bare.combinations:
-        advice = "Fix one of them, write the model with the combination, or measure another output."
+        advice = "Fix one of them, reparametrise the model by the identifiable combination, or measure another output."
         return look(bare.sentence, advice)
-    return fine(f"none (rank {bare.rank} of {len(bare.names)} at random values).")
+    return fine(f"none (rank {bare.rank} of {len(bare.names)} at random parameter values).")
 
 
 def symmetric(patient: Patient) -> Finding:
@@ -293,7 +294,7 @@ def symmetric(patient: Patient) -> Finding:
     theta = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
     here = _outputs(patient, theta)
     if here is None:
-        return unknown("not examined: the model could not be integrated at random values.")
+        return unknown("skipped: the model could not be integrated at random parameter values.")
     kinds = [(q.kind, q.experiment, q.scale) for q in posed.quantities]
     another = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
     seen = [j for j in range(theta.size) if patient.left() > 0 and _enters(patient, theta, another, j, here)]
@@ -317,16 +318,17 @@ def symmetric(patient: Patient) -> Finding:
             found.append(swaps)
     if found:
         said = "; ".join(" with ".join(f"{posed.names[i]} and {posed.names[j]}" for i, j in s) for s in found)
-        advice = "Every optimum has a twin: order them by bounds, or by cf.Constraint."
-        return look(f"the data do not notice when these are exchanged: {said}.", advice)
+        advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
+        return look(f"exchanging these quantities does not change the fit: {said}.", advice)
     if late and not tried:
         return unknown(f"not examined: {LATE}")
-    return fine(f"none among {tried} exchanges of quantities{', all that the time allowed' if late else ''}.")
+    return fine(f"none in {tried} exchanges of quantities{', all that the time allowed' if late else ''}.")
 
 
 def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array) -> bool:
-    """Check whether changing a quantity changes the outputs (noise parameters do not); True if they cannot be
-    computed.
+    """Check whether changing a quantity changes the outputs (noise parameters do not).
+
+    True if they cannot be computed.
     """
     moved = theta.copy()
     moved[j] = another[j]
@@ -352,22 +354,22 @@ def practical(patient: Patient) -> Finding:
     """Check which quantities these data do not determine, or determine poorly."""
     found = patient.result
     if not found.success:
-        return unknown("not known without a fit.")
+        return unknown("not assessed without a fit.")
     if np.isnan(list(found.standard_errors.values())).all():
         return unknown(found.identifiability.sentence)
     bad = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
     weak = any(v.kind in bad for v in found.identifiability.verdicts)
     if weak:
-        return look(found.determination, "See cf.identifiability(result): it says what to measure next.")
+        return look(found.determination, "cf.identifiability(result) suggests the next measurement.")
     return fine(found.determination)
 
 
 def residuals(patient: Patient) -> Finding:
     """Check the residual diagnostics for problems."""
     if not patient.result.success:
-        return unknown("not known without a fit.")
+        return unknown("not assessed without a fit.")
     said = patient.result.diagnostics
-    where = "See result.plot() for where the model misses the data. "
+    where = "Use result.plot() to see where the model does not fit. "
     advice = f"{where}{said.remedy} " * bool(said.remedy) + "See result.diagnostics."
     return look(said.sentence, advice) if said.suspicious else fine(said.sentence)
 
@@ -376,7 +378,7 @@ def tolerances(patient: Patient) -> Finding:
     """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
     found = patient.result
     if not found.success:
-        return unknown("not known without a fit.")
+        return unknown("not assessed without a fit.")
     used = found.integrator
     finer = replace(
         used,
@@ -388,7 +390,7 @@ def tolerances(patient: Patient) -> Finding:
     try:
         exact = predict(patient.problem, found.theta, nodes, integrator=finer)
     except SimulationError as error:
-        return look(f"the model cannot be integrated more accurately: {error.sentence}", "Relax them.")
+        return look(f"the model cannot be integrated with tighter tolerances: {error.sentence}", "Relax them.")
     table = found.residual_table()
     finite = np.isfinite(table["time"]) & (found.deviations > 0.0)
     off = np.array([
@@ -399,12 +401,12 @@ def tolerances(patient: Patient) -> Finding:
         )
     ], dtype=float)  # fmt: skip
     if off.size == 0:
-        return unknown("not examined: there are no deviations to compare with.")
+        return unknown("skipped: no standard deviations are available for comparison.")
     much = float(np.abs(off).max())
     if much > _MOVES:
-        advice = "Tighten IntegratorOptions, or take more elements."
-        return look(f"predictions move by up to {much:.2g} sigma at finer tolerances.", advice)
-    return fine(f"predictions move by at most {max(much, 1e-9):.0e} sigma at tolerances a hundred times finer.")
+        advice = "Tighten IntegratorOptions or use more elements."
+        return look(f"predictions change by up to {much:.2g} sigma with tighter tolerances.", advice)
+    return fine(f"predictions change by at most {max(much, 1e-9):.0e} sigma with tolerances 100 times tighter.")
 
 
 def other_transcriptions(patient: Patient) -> Finding:
@@ -430,11 +432,11 @@ def other_transcriptions(patient: Patient) -> Finding:
         off = _distance(found, other)
         if off > _AGREE:
             lower = ", at a lower chi2" if _lower(other, found) else ""
-            said = f"by {kind} the estimates differ by {off:.2g} standard errors{lower}."
-            return look(said, "Tighten the tolerances; compare.")
+            said = f"{kind}: the estimates differ by {off:.2g} standard errors{lower}."
+            return look(said, "Tighten the tolerances and compare again.")
         agreed.append(kind)
     if not agreed:
-        return unknown(f"none could be compared.{too_large}")
+        return unknown(f"no other transcription could be compared.{too_large}")
     ends = "ends" if len(agreed) == 1 else "end"
     return fine(f"{' and '.join(agreed)} {ends} at the same estimates.{too_large}")
 
@@ -446,7 +448,7 @@ def _too_large(patient: Patient) -> str:
     longer = found.transcription.startswith("single") and times * found.time > patient.patience
     if not longer and memory <= available_memory():
         return ""
-    return f" Collocation was not tried: an estimated {times:.0f} times the time, and {size_of(memory)}."
+    return f" Collocation was not tried: it would take about {times:.0f} times as long and {size_of(memory)}."
 
 
 def _distance(one: Result, other: Result) -> float:
@@ -481,14 +483,14 @@ def other_starts(patient: Patient) -> Finding:
             best = other
         same += found.success and not _lower(other, found) and not _lower(found, other)
     if tried == 0:
-        return unknown(f"none tried: {LATE}" if patient.starts else "none were asked for.")
+        return unknown(f"none tried: {LATE}" if patient.starts else "none requested.")
     if best is None:
-        return look(f"none of {tried} led to an optimum.", "Look at the model and at the guesses.")
+        return look(f"none of {tried} starting points led to an optimum.", "Check the model and the guesses.")
     if best is not found:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best.values.items())[:6])
-        said = f"{tried} tried, and one leads to a better optimum ({best.measure} = {best.objective:.6g}, at {values})."
-        return look(said, "Begin there, and run cf.multistart.")
-    return fine(f"{tried} tried within a factor of ten, {same} end at this optimum, none at a better one.")
+        said = f"one of {tried} starting points led to a better optimum ({best.measure} = {best.objective:.6g}, at {values})."
+        return look(said, "Start there and run cf.multistart.")
+    return fine(f"{tried} starting points within a factor of ten: {same} converged to this optimum, none to a better one.")
 
 
 EXAMINATIONS: tuple[tuple[str, float, Callable[[Patient], Finding]], ...] = (

@@ -211,7 +211,7 @@ def stiffness(
     asked, values = problem, parameters
     if isinstance(asked, Result):
         if values is not None:
-            mistakes.append("a result has its own parameters; leave them out, or give its problem")
+            mistakes.append("parameters are part of the result; remove them, or pass the problem instead")
         if asked.problem is None:
             check("stiffness", [*mistakes, UNKNOWN_MODEL])
         asked, values = asked.problem, asked.theta
@@ -249,29 +249,29 @@ def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
     system = model.system
     function = system.function("system", system.ode, system.alg)
     suggested = usual = method_of(IntegratorOptions(), system.x.numel(), system.z.numel(), function)
-    figures = f"rates of decay differ by a factor of up to {found.ratio:.3g}"
-    need = f"an explicit method would need {_count(found.steps)} steps for stability alone"
+    figures = f"decay rates differ by a factor of up to {found.ratio:.3g}"
+    need = f"an explicit method would need {_count(found.steps)} steps for stability"
     stiff = found.steps > _STIFF and found.ratio > _STIFF
     mild = found.steps > _MILD and found.ratio > _MILD
     if found.oscillating:
         suggested = "esdirk" if usual in STEPPED else "rosenbrock"
         kind = "Stiff and oscillating" if stiff or mild else "Oscillating"
-        why = "it is L-stable, while BDF of orders 4 and 5 (CVODES, IDAS) damps oscillations with short steps only"
+        why = "it is L-stable; BDF of order 4 and 5 (CVODES, IDAS) damps oscillations only with short steps"
     elif stiff or mild:
         kind = "Stiff" if stiff else "Mildly stiff"
         suggested = "esdirk" if usual in STEPPED else usual
-        by = "it is L-stable" if usual in STEPPED else "BDF is implicit and stable for all rates of decay"
-        why = f"{by}, so that steps follow the solution"
+        by = "it is L-stable" if usual in STEPPED else "BDF is implicit and stable for all decay rates"
+        why = f"{by}, so accuracy alone determines the step size"
     else:
         kind = "Not stiff"
-        why = "nothing keeps its steps short but the solution itself"
+        why = "accuracy, not stability, limits the step size"
     said = f"{kind}: {figures}; {need}. Use '{suggested}': {why}."
     if stiff or mild:
-        said += " Collocation on Radau points is as stable; where fast components decay it needs short elements."
+        said += " Collocation at Radau points is equally stable, but needs short elements where fast components decay."
     if found.growth > _UNSTABLE:
         said += (
-            f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(found.growth, 700.0)):.1g}; "
-            "estimate by MultipleShooting or Collocation."
+            f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(found.growth, 700.0)):.1g}. "
+            "Use MultipleShooting or Collocation."
         )
     return suggested, said
 

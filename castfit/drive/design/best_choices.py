@@ -71,7 +71,7 @@ def path_constraints(
         inside, path = {s.name() for s in ca.symvar(c.expression)}, _on_course(c)
         strange = sorted(inside - (courses if path else names))
         if c.of != "value":
-            mistakes.append(f"constraint '{c.name}' is about how something changes; bound a state or an output")
+            mistakes.append(f"constraint '{c.name}' bounds a rate of change; bound a state or an output")
         elif path:
             mistakes += [f"constraint '{c.name}' contains '{n}': {suggest(n, courses)}" for n in strange]
         elif strange:
@@ -80,7 +80,7 @@ def path_constraints(
         wrong = [n for n in c.experiments if n not in known.labels]
         mistakes += [f"constraint '{c.name}' names '{n}': {suggest(n, known.labels)}" for n in wrong]
         if isinstance(c.times, tuple) and max(c.times) > last:
-            mistakes.append(f"constraint '{c.name}' is at a time behind the last one of every candidate")
+            mistakes.append(f"constraint '{c.name}' is at a time after the last measurement time of every candidate")
     return list(every)
 
 
@@ -362,8 +362,8 @@ def chosen_design(
         if not other.value < found.value - _GAIN * abs(found.value):
             break
         found, z = other, moved
-    ends = f"{sum(one <= _SAME for one in off) or 'none'} of which led just there"
-    remark = f"The choices are the best found from {len(off)} starts, {ends}; others may be better still."
+    ends = f"{sum(one <= _SAME for one in off) or 'none'} of which converged to this design"
+    remark = f"Best design of {len(off)} starting points, {ends}; a better one may exist."
     chosen = {known.labels[k]: chosen_in(said[k], search.numbers(z)) for k in search.graphs}
     return replace(found, chosen=chosen, remarks=(*found.remarks, remark, *_kept(found.known, search)))
 
@@ -386,8 +386,9 @@ class TrustedSearch:
             z = z if within == _ROUGHLY else end[1]
 
     def _steady(self, z: Array, within: float) -> bool:
-        """Check whether twice the steps give the same rows at z, or the step limit is reached. If not, double the
-        steps.
+        """Check whether twice the steps give the same rows at z, or the step limit is reached.
+
+        If not, double the steps.
         """
         if self.search.steps >= _MOST_STEPS or self.search.unsteady(z) <= within:
             return True
@@ -408,8 +409,9 @@ class TrustedSearch:
         return end
 
     def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float], tuple[Knowledge, Purchases]]:
-        """Search from all starts and beside the best local optima. Return z, the excess of each start, and the model
-        at z.
+        """Search from all starts and beside the best local optima.
+
+        Return z, the excess of each start, and the model at z.
         """
         middle = np.full(self.search.bounds[0].size, 0.5)
         while self.search.apart(self.search.bought, middle) > _ROUGHLY and self.search.steps < _MOST_STEPS:
@@ -422,17 +424,17 @@ class TrustedSearch:
         ranked = sorted(ends, key=_value)
         if not np.isfinite(ranked[0][0]):
             what = "keeps the constraints" if self.search.constraints else "can be integrated"
-            raise InputError("design", [f"none of {len(ends)} starts led to a design that {what}; narrow the bounds of "
-                                        "cf.choose, or loosen constraints"])  # fmt: skip
+            raise InputError("design", [f"none of {len(ends)} starting points led to a design that {what}; narrow the "
+                                        "bounds of cf.choose, or relax the constraints"])  # fmt: skip
         lone = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
         value, z = min((self.improved(end, rng) for end in lone if np.isfinite(end[0])), key=_value)
         z = self.local(z, _AGREEING)[1]
         there = self.integrated(z)
         if (apart := self.search.apart(there[1], z)) > _APART:
             said = (
-                f"{self.search.steps} steps of Runge and Kutta differ from the integrated model by {100 * apart:.2g} %"
+                f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * apart:.2g} %"
             )
-            raise InputError("design", [f"{said}: it is too stiff for cf.choose; give candidates with numbers"])
+            raise InputError("design", [f"{said}: the model is too stiff for cf.choose; pass candidates with fixed numbers"])
         return z, [end - value for end, _ in ends], there
 
 
@@ -450,5 +452,5 @@ def _kept(known: Knowledge, search: ChoiceSearch) -> list[str]:
         worst = int(np.argmax(beyond))
         kept = bool(beyond[worst] <= _KEPT * np.abs(y).max())
         where = "" if kept else f" at t = {times[worst]:.4g}, where it is {y[worst]:.6g}"
-        found.append(f"'{c.name}' is {'' if kept else 'not '}kept by the integrated model of {label}{where}.")
+        found.append(f"The integrated model of {label} {'satisfies' if kept else 'violates'} '{c.name}'{where}.")
     return found

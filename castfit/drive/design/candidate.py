@@ -128,7 +128,7 @@ class Candidate:
         mistakes: list[str] = []
         grid = reals(times)
         if grid is None or grid.ndim != 1 or not grid.size or not np.isfinite(grid).all():
-            mistakes.append(f"times are {text(times)}; give a grid of numbers, such as numpy.linspace(0, 10, 101)")
+            mistakes.append(f"times is {text(times)}; expected a grid of numbers, such as numpy.linspace(0, 10, 101)")
             grid = np.zeros(1)
         chosen = (
             [outputs]
@@ -137,7 +137,7 @@ class Candidate:
         )
         names = [name_of(o) for o in chosen or ()]
         if chosen is None or None in names:
-            mistakes.append(f"outputs are {text(outputs)}; give their names")
+            mistakes.append(f"outputs is {text(outputs)}; expected output names")
         given = {"initial": initial, "parameters": parameters, "inputs": inputs}
         changes = {what: named(what, value, mistakes) for what, value in given.items()}
         happens = None if events is None else tuple([events] if items(events) is None else items(events) or ())
@@ -159,13 +159,13 @@ class Candidate:
         )  # fmt: skip
         mistakes += flag_mistakes(same=same, fixed=fixed, between=between)
         if each and not is_one_of(together, "output"):
-            mistakes.append("outputs that are bought together have one cost; give a number, or together='output'")
+            mistakes.append("outputs that are measured together have one cost; pass a number, or set together='output'")
         if same is True and (any(changes.values()) or happens is not None):
-            mistakes.append("what is the same experiment cannot differ from it; leave same=True out, or what differs")
+            mistakes.append("same=True repeats an experiment, so its conditions cannot differ; remove same=True or the other conditions")
         if between is True and is_one_of(together, "experiment"):
-            mistakes.append("a whole experiment has its times; leave between=True out, or together='experiment'")
+            mistakes.append("the times of a whole experiment are fixed; remove between=True or together='experiment'")
         if between is True and grid.size < 2:
-            mistakes.append("between=True takes times between those of the grid; give two or more, or leave it out")
+            mistakes.append("between=True optimises times between grid points; pass a grid of at least two times, or remove it")
         once = {
             "spacing": is_within(spacing, 0.0, strictly=True),
             "at_most": is_within(at_most, 1.0, 2**53, strictly=True),
@@ -173,14 +173,14 @@ class Candidate:
         if fixed is True:
             once["between"] = between is True
             mistakes += [
-                f"what is fixed is done once, at all times; leave {what}= out" for what, so in once.items() if so
+                f"a fixed candidate is measured once at all its times; remove {what}=" for what, so in once.items() if so
             ]
         elif once["spacing"] and is_one_of(together, "experiment"):
-            mistakes.append("a whole experiment has its times; leave spacing= out, or together='experiment'")
+            mistakes.append("the times of a whole experiment are fixed; remove spacing= or together='experiment'")
         elif all(once.values()) and n is None:
-            mistakes.append("at_most= counts repetitions, which spacing= excludes; leave one of them out")
+            mistakes.append("at_most= counts repetitions, which spacing= excludes; remove one of them")
         if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
-            mistakes.append(f"{n} of {grid.size} times cannot be chosen; give more times, and no fixed=True")
+            mistakes.append(f"{n} times cannot be selected from {grid.size}; pass more times, or remove fixed=True")
         check("Candidate", mistakes)
         costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {

@@ -127,7 +127,7 @@ def choices_of(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[De
             own = choices_in([value])
             found |= {c.name: c for c in own}
             if where not in candidate.inputs and any(c.pieces > 1 for c in own):
-                mistakes.append(f"'{where}' is chosen in pieces, which only an input has; leave pieces= out")
+                mistakes.append(f"'{where}' has pieces=, which only inputs support; remove pieces=")
     return tuple(found.values())
 
 

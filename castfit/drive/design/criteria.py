@@ -135,8 +135,9 @@ class ACriterion(InformationCriterion):
         return np.where(regular, squares, np.inf)
 
     def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
-        """Compute the tangent at M, with the rows V_i = sqrt 2 (L^-1 J_i') (J_i M^-1 K). Return None if M is
-        singular.
+        """Compute the tangent at M, with the rows V_i = sqrt 2 (L^-1 J_i') (J_i M^-1 K).
+
+        Return None if M is singular.
         """
         L = _cholesky(M)
         if L is None:
@@ -215,8 +216,9 @@ def _below(above: Array, nu: float) -> float:
 
 
 def standard_deviations(M: Array) -> Array:
-    """Compute standard deviations (S, n) from informations (S, n, n); they are huge for nearly undetermined
-    quantities.
+    """Compute standard deviations (S, n) from informations (S, n, n).
+
+    They are huge for nearly undetermined quantities.
     """
     size = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
     inverse = np.linalg.inv(M / (size[:, :, None] * size[:, None, :]))

@@ -188,17 +188,17 @@ def design(
         said = f"candidates contain {odd}" if odd else f"candidates are {text(candidates)}"
         check("design", [f"{said}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
-        mistakes.append(f"criterion is {text(criterion)}; choose 'D', 'A', 'E', or give cf.variance_of(...)")
+        mistakes.append(f"criterion is {text(criterion)}; expected 'D', 'A', 'E' or cf.variance_of(...)")
     ends = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
     priced = ends and is_within(price, 0.0, 1e300, strictly=True)
     mixed = population is not None or isinstance(known, MixedEffectsResult)
     if samples is not None and (mixed or not hasattr(known, "thetas")):
-        mistakes.append("samples= is for draws; give cf.sample(result) or a bootstrap, or leave it out")
+        mistakes.append("samples= has an effect only for a sample or bootstrap result; pass cf.sample(result), or remove samples=")
     choices, over = choices_of(given, mistakes), kept(over)
     if mixed:
         refused = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
                    "cf.discriminate(...)": isinstance(criterion, Discrimination)}  # fmt: skip
-        mistakes += [f"{what} is not for populations; leave it out" for what, is_so in refused.items() if is_so]
+        mistakes += [f"{what} is unsupported for populations; remove it" for what, is_so in refused.items() if is_so]
     else:
         mistakes += [
             f"{c.name or f'candidate {k + 1}'}: per_subject is for populations; leave it out, or give population="
@@ -222,14 +222,14 @@ def design(
     )
     rules = path_constraints(constraints, found, choices, mistakes) if choices else []
     if worst and price and criterion != "D":
-        mistakes.append("what worst=True makes small has no unit but for 'D'; leave price= out, or give a budget")
+        mistakes.append("with worst=True, price= is defined only for criterion 'D'; remove price=, or set budget=")
     if worst and len(found.thetas) == 1:
-        mistakes.append("the worst case is one among draws; give cf.sample(result) or a bootstrap, or leave worst out")
+        mistakes.append("worst=True needs parameter samples; pass cf.sample(result) or a bootstrap, or remove worst")
     if bought is not None and exact and not bought.affordable:
-        mistakes.append("the budget buys not one of what is offered; raise it, or ask for weights by exact=False")
+        mistakes.append("the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted design")
     apart = criterion if isinstance(criterion, Discrimination) else None
     if apart is not None and (over is not None or worst or len(found.thetas) > 1):
-        mistakes.append("discriminate takes a Result or a Problem, without over= and worst=; leave these out")
+        mistakes.append("discriminate needs a Result or a Problem, without over= and worst=; remove these")
     made = None if apart is not None else _criterion(found, criterion, over, mistakes)
     check("design", mistakes)
     assert bought is not None
@@ -258,12 +258,12 @@ def _choice_mistakes(
     starts, labels = options["starts"], [n for n, c in zip(known.labels, given, strict=True) if places_of(c)]
     found = option_mistakes(("starts", starts, starts is None or is_count(starts, 1), "give a positive integer"))
     if not labels:
-        none = "nothing is to be chosen; put cf.choose(low, high) into a candidate, or leave it out"
+        none = "no candidate contains cf.choose(low, high); add one, or remove the argument"
         return found + [f"{n}= is given, and {none}" for n in ("constraints", "starts") if options[n] is not None]
     if isinstance(criterion, Discrimination):
-        found.append("what tells models apart cannot be chosen but from samples; give candidates with numbers")
+        found.append("discriminating designs do not support cf.choose; pass candidates with fixed numbers")
     if options["worst"]:
-        found.append("choices are best on average over draws; leave worst=True out, or give candidates with numbers")
+        found.append("cf.choose optimises the average over samples; remove worst=True, or pass candidates with fixed numbers")
     for what in criterion.what if isinstance(criterion, VarianceOf) else ():
         if isinstance(what, OutputAt) and what.experiment in labels:
             found.append(f"OutputAt: '{what.experiment}' is what is chosen; predict an experiment that is known")
@@ -276,9 +276,9 @@ def _against(
     """Return the design that tells the model from rivals."""
     found = discriminated(known, bought, criterion, exact=exact, rng=rng, stop=stop)
     if -found.relaxed.bound <= _ALIKE:
-        check("design", ["a rival predicts the same at all candidates; offer other conditions, or leave it out"])
+        check("design", ["a competing model predicts the same at all candidates; add other conditions, or remove this model"])
     simple = {name: (of, value / -found.relaxed.bound) for name, (of, value) in found.simple.items()}
-    said = f"The nearest rival of {found.fits} fits misses these values by chi2 = {found.value:.4g} beyond the noise"
+    said = f"The best of {found.fits} fits of the nearest competing model has an expected misfit of chi2 = {found.value:.4g} beyond the noise"
     if EQUIDISTANT in found.simple:
         said += f" (equidistant: {found.simple[EQUIDISTANT][1]:.4g})"
     return _proposed(
@@ -348,7 +348,7 @@ def _designed(
         assert found is not None
         found = relaxed(goal, offers, start=found.w, stop=stop) or found
     if found is None:
-        raise InputError("design", ["all candidates together leave the information singular; give more of them"])
+        raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
     # What is left of weights where nothing is measured says nothing, and is not listed.
     counts = np.where(found.w > _UNUSED * found.w.max(), found.w, 0.0)
     if exact:
@@ -368,7 +368,7 @@ def _designed(
     return _proposed(
         known, bought, goal, found, counts, value=valued(counts), exact=exact, criterion=criterion.name,
         simple={name: (of, goal.efficiency(valued(of), bound)) for name, of in simple.items()},
-        remarks=["The limit of time was reached: this is the best so far."] if stop() else [],
+        remarks=["The time limit was reached; this is the best design so far."] if stop() else [],
     )  # fmt: skip
 
 
@@ -377,11 +377,11 @@ def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> 
     names = known.quantities
     listed_over = [over] if isinstance(over, str) else items(over) if over is not None else list(names)
     if listed_over is None or not listed_over or not all(isinstance(n, str) for n in listed_over):
-        mistakes.append(f"over is {text(over)}; give names of quantities")
+        mistakes.append(f"over is {text(over)}; expected names of quantities")
         return None
     mistakes += [f"over names '{n}': {suggest(n, names)}" for n in listed_over if n not in names]
     if over is not None and (isinstance(given, VarianceOf) or is_one_of(given, "E")):
-        mistakes.append("over= is for 'D' and 'A'; leave it out")
+        mistakes.append("over= has an effect only for criteria 'D' and 'A'; remove it")
     if mistakes:
         return None
     n, kept = len(known.names), len(set(listed_over))
@@ -391,7 +391,7 @@ def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> 
             mistakes.append("variance_of() needs something: a quantity, an expression, or cf.OutputAt(...)")
         wanted = [c for c in columns if c is not None]
         if len(wanted) == len(columns) and columns and not any(c.any() for c in wanted):
-            mistakes.append("what variance_of names does not depend on any quantity; give something that does")
+            mistakes.append("the argument of variance_of does not depend on any quantity; pass one that does")
         return None if mistakes else ACriterion(np.stack(wanted, axis=1))
     if is_one_of(given, "D"):
         return DCriterion(n, n - kept)
@@ -403,8 +403,9 @@ def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> 
 
 
 def _gradient(known: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
-    """Compute the derivatives of a quantity, expression or prediction by relative changes, (n_u,). Return None after
-    a mistake.
+    """Compute the derivatives of a quantity, expression or prediction by relative changes, (n_u,).
+
+    Return None after a mistake.
     """
     if not isinstance(what, OutputAt) or known.subjects:
         return known.gradient(what, mistakes)
@@ -445,12 +446,12 @@ def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, orde
         unit = 1.0 if goal.criterion.logarithmic else abs(before)  # a variance has one
         if np.isfinite(before) and before - after <= _NOTHING * unit:
             remedy = "offer other times, outputs or conditions"
-            raise InputError("design", [f"no candidate tells anything that is not known already; {remedy}"])
+            raise InputError("design", [f"the candidates add no information; {remedy}"])
         return
     said = [f"no candidate depends on {listed(names[lost & blind])}"] if (lost & blind).any() else []
     if (lost & ~blind).any():
-        said.append(f"all candidates together cannot tell {listed(names[lost & ~blind])} apart from other quantities")
-    remedy = "offer other outputs or conditions, fix it (Parameter(fixed=True)), or leave it out by over="
+        said.append(f"the candidates cannot distinguish {listed(names[lost & ~blind])} from other quantities")
+    remedy = "add other outputs or conditions, fix it (Parameter(fixed=True)), or exclude it with over="
     raise InputError("design", [f"{one}; {remedy}" for one in said])
 
 
@@ -477,12 +478,12 @@ def _require_reached(known: Knowledge, goal: DesignGoal, offers: Offers, counts:
     bought = "one measurement is" if count == 1 else f"{count} measurements are"
     if not exact:
         bought = "what the budget buys is"
-    what = f"{n} {'quantity' if n == 1 else 'quantities'} of which nothing else is known"
-    less = "give priors or a fit of what is known, or ask for less by over= or cf.variance_of(...)"
-    remedy = f"raise the budget or lower the price, {less}"
+    what = f"{n} {'quantity' if n == 1 else 'quantities'} without prior information"
+    less = "add priors or pass a fit, or reduce the target with over= or cf.variance_of(...)"
+    remedy = f"increase the budget or reduce the price, {less}"
     if known.fitted:
-        what = f"{n} {'quantity' if n == 1 else 'quantities'} at the estimates, which are hardly known themselves"
-        remedy = "design from the problem, at guesses that you trust, or raise the budget"
+        what = f"{n} {'quantity' if n == 1 else 'quantities'} at estimates that are poorly determined"
+        remedy = "pass the problem with trusted guesses instead of the fit, or increase the budget"
     raise InputError("design", [f"{bought} not enough for {what}; {remedy}"])
 
 
@@ -492,7 +493,7 @@ def _worst(goal: DesignGoal, offers: Offers, stop: Any) -> tuple[DesignGoal, Off
     for s in range(best.size):
         alone = relaxed(goal, replace(offers, J=offers.J[s : s + 1], M0=offers.M0[s : s + 1]), 1e-6, stop=stop)
         if alone is None:
-            raise InputError("design", ["at one of the draws the candidates leave the information singular; give more"])
+            raise InputError("design", ["at one of the samples the information matrix of the candidates is singular; add candidates"])
         best[s] = alone.value
     if goal.criterion.logarithmic:
         return DesignGoal(goal.criterion, best, _SOFT[0]), offers

@@ -98,8 +98,8 @@ def discriminate(*rivals: Result | Problem) -> Discrimination:
     """
     given: tuple[Any, ...] = rivals
     wrong = [text(r) for r in given if not isinstance(r, (Result, Problem))]
-    wrong = [f"a rival is {shown}; give a Result or a Problem" for shown in wrong]
-    check("discriminate", wrong or ([] if rivals else ["there is no rival; give a Result or a Problem"]))
+    wrong = [f"a competing model is {shown}; expected a Result or a Problem" for shown in wrong]
+    check("discriminate", wrong or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]))
     return Discrimination(rivals)
 
 
@@ -318,14 +318,14 @@ def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Gener
     problem: Any = given.problem if isinstance(given, Result) else given
     outputs = {o for c in known.candidates for o in c.outputs}
     lacking = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
-    check("discriminate", [f"the rival has no output '{o}'; give it one of that name" for o in lacking])
+    check("discriminate", [f"the competing model has no output '{o}'; add an output with this name" for o in lacking])
     named = zip(known.candidates, known.labels, strict=True)
     own = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in named]
     rival = knowledge(given, own, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.posed.conditions}
     measured = known.fitted and rival.fitted
     if measured and not {c.name for c in known.posed.conditions} <= names:
-        check("discriminate", ["the rival was fitted to other experiments; fit both models to the same data"])
+        check("discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"])
     spreads = any(_computed(known, k) for k in range(len(own)))
     if spreads:
         spread = [with_fields(c, sigma=None) for c in own]

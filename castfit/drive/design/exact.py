@@ -33,8 +33,9 @@ _BETTER = 1e-10  # of a variance, or of its logarithm
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions of candidates: those of one `line` (N,) differ in `time` (N,) only; used ones are at least `spacing`
-    (N,) apart.
+    """Positions of candidates: those of one `line` (N,) differ in `time` (N,) only.
+
+    Used ones are at least `spacing` (N,) apart.
 
     group (N,) : lines of one sample, of which several outputs may be measured at the same time
     """
@@ -45,8 +46,9 @@ class Positions:
     spacing: Array
 
     def too_near(self, used: Index) -> Mask:
-        """Return a mask of the candidates closer in time to a used one than their spacing; other outputs at its time
-        are allowed.
+        """Return a mask of the candidates closer in time to a used one than their spacing.
+
+        Other outputs at its time are allowed.
         """
         found = np.zeros(self.line.size, dtype=bool)
         for k in used:
@@ -123,8 +125,9 @@ class _Exchange:
     at: Positions
 
     def better(self, one: float, other: float) -> bool:
-        """Check whether one value is below another by more than rounding; the margin is relative unless the
-        criterion is logarithmic.
+        """Check whether one value is below another by more than rounding.
+
+        The margin is relative unless the criterion is logarithmic.
         """
         unit = 1.0 if self.goal.criterion.logarithmic or not np.isfinite(other) else abs(other)
         return one < other - _BETTER * unit

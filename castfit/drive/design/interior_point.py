@@ -337,8 +337,9 @@ def _solved(
 
 
 def _scale(goal: DesignGoal, value: float) -> float:
-    """Return the unit of the gap: 1 for logarithms and for goals relative to the best values, else the size of the
-    value.
+    """Return the unit of the gap:
+
+    1 for logarithms and for goals relative to the best values, else the size of the value.
     """
     return 1.0 if goal.criterion.logarithmic or goal.best is not None else abs(value) or 1.0
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 WEAK = 1e-10  # the information that stands for nothing known
 EXACT = 1e5  # of what an equation between quantities holds, in relative changes
 UNKNOWN = 1e4  # relative standard deviation from which a quantity counts as unknown
-_CORRELATED = "errors of measurement depend on each other, which a design does not know; leave that away"
+_CORRELATED = "correlated measurement errors are unsupported in designs; remove the correlation"
 _TOLERANCE = 1e-8  # of the integration, so that directions without information have none
 
 
@@ -171,8 +171,9 @@ class Knowledge:
 
     @cached_property
     def units(self) -> Array:
-        """Size in search scale of a relative change of 1, (n_u,): 1 for logarithms and values of 0, else the size of
-        the value.
+        """Size in search scale of a relative change of 1, (n_u,):
+
+        1 for logarithms and values of 0, else the size of the value.
         """
         log, theta = np.zeros(len(self.names), dtype=bool), np.zeros(len(self.names))
         log[self.columns], theta[self.columns] = self.extended.log, self.theta()
@@ -236,8 +237,9 @@ class Knowledge:
         return np.stack(mu, 1), np.stack(s, 1), np.stack(sigma, 1), np.stack(rows, axis=1)
 
     def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
-        """Compute the derivatives of an expression of quantities by relative changes, (n_u,). Return None after a
-        mistake.
+        """Compute the derivatives of an expression of quantities by relative changes, (n_u,).
+
+        Return None after a mistake.
         """
         posed = self.posed
         if isinstance(what, str):
@@ -353,7 +355,7 @@ class Knowledge:
             self.kept[key] = of
         found = of(theta)
         if found is None:
-            message = "the model could not be integrated there with its sensitivities; change the conditions or times"
+            message = "the sensitivities could not be integrated; change the conditions or times"
             raise InputError("design", [f"{condition.name}: {message}"])
         return found
 
@@ -447,8 +449,8 @@ def knowledge(
     for k, o in [(k, o) for k, c in enumerate(whole) for o in c.outputs if c.sigma_of(o) is None]:
         of = found.observed(k, o)
         if of is not None and not np.isfinite(found.factor(of)):
-            remedy = f"Its sigma is unknown; give Candidate(sigma={{'{o}': ...}})"
-            unsaid.append(f"{labels[k]}: how accurate is '{o}'? {remedy}")
+            remedy = f"set Candidate(sigma={{'{o}': ...}})"
+            unsaid.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
         if of is not None and of.computed and isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.censored:
             both = "moves with quantities, and values are cut off by a limit of detection"
             together = "what both tell together is not known: give Candidate(sigma=...)"
@@ -494,7 +496,7 @@ def extended_by(
             continue
         candidate = with_fields(candidate, outputs=candidate.outputs or base.measured)
         if base.settled:
-            mistakes.append(f"{label}: '{base.name}' is measured at rest, without times; choose another experiment")
+            mistakes.append(f"{label}: '{base.name}' is a steady-state measurement without times; choose another experiment")
             continue
         if candidate.times[0] < base.start:
             begins = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
@@ -504,7 +506,7 @@ def extended_by(
         parts = candidate.per_subject is not None if subjects else candidate.together != "experiment"
         if depends and parts and not candidate.fixed:
             remedy = "leave per_subject out" if subjects else "give together='experiment'"
-            mistakes.append(f"{label}: what a value of '{depends[0]}' tells depends on those measured before; {remedy}")
+            mistakes.append(f"{label}: the information of a measurement of '{depends[0]}' depends on earlier measurements; {remedy}")
         if chosen:
             candidate = with_numbers(candidate, chosen, base.start)
         labels.append(label)
@@ -538,15 +540,15 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
         check(where, [_CORRELATED, *mistakes])
     if not isinstance(result.problem, Problem):
         remedy = "use result.with_problem(problem) first" if result.problem is None else "fit the Problem itself"
-        check(where, [f"the result does not know its Problem; {remedy}", *mistakes])
+        check(where, [f"the result has no problem; {remedy}", *mistakes])
     if not result.success:
-        check(where, ["the fit did not succeed; design from its problem, whose guesses you choose", *mistakes])
+        check(where, ["result is not a solution; pass its problem with guesses instead", *mistakes])
     if given is result:
         return result, result.theta.copy(), result.theta[None].copy()
     sample: Any = given
     draws: Array = np.asarray(sample.thetas, dtype=float)
     if not len(draws):
-        check(where, ["there are no draws; none of their fits succeeded", *mistakes])
+        check(where, ["there are no samples, because all fits failed", *mistakes])
     chosen = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), samples)).astype(int))
     return result, result.theta.copy(), draws[chosen]
 
@@ -567,7 +569,8 @@ def _imagined(
                 sigma[output] = 1.0 if isinstance(said, Relative) else float(said)
         elif like is None:
             mistakes.append(
-                f"{label}: how accurate is '{output}'? It was not measured; give Candidate(sigma={{'{output}': ...}})"
+                f"{label}: '{output}' was not measured, so its accuracy is unknown; "
+                f"set Candidate(sigma={{'{output}': ...}})"
             )
         else:
             if like.sigma is not None and output in like.sigma:
@@ -578,7 +581,7 @@ def _imagined(
             if output in like.noise:
                 noise[output] = like.noise[output]
                 if not isinstance(noise[output], (Gaussian, LogNormal, HeavyTailed, Poisson, NegativeBinomial)):
-                    mistakes.append(f"{label}: what '{output}' tells by an own likelihood is not known; give its sigma")
+                    mistakes.append(f"{label}: the information of '{output}' is undefined for a user-defined likelihood; set sigma")
                     noise.pop(output)
     initial: Any = {**base.initial, **candidate.initial}
     if isinstance(base.initial, SteadyStart):

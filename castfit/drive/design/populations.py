@@ -158,8 +158,9 @@ class PopulationKnowledge(Knowledge):
         return len(self.extended.conditions) - len(self.groups) + self.group[k]
 
     def population(self, new: Mapping[str, int], names: Sequence[str]) -> Population:
-        """Return the population specification with covariates of all experiments; new ones take those of their
-        candidates.
+        """Return the population specification with covariates of all experiments.
+
+        New ones take those of their candidates.
         """
         assert self.question.said is not None
         said = self.question.said[1]
@@ -267,9 +268,9 @@ def population_knowledge(
         if population is not None:
             mistakes.append("the fit knows its population; leave population= out")
         if not fit.success:
-            mistakes.append("the fit did not succeed; design from its problem and guesses, population=...")
+            mistakes.append("result is not a solution; pass its problem with guesses and population=...")
         elif not np.isfinite(fit.errors.covariance).any():
-            mistakes.append("the fit has no standard errors; fit with standard_errors=True")
+            mistakes.append("the fit has no standard errors; set standard_errors=True in the fit")
     problem, spec = (given, population) if fit is None else fit.question.said or (None, None)
     if not isinstance(problem, Problem) or not isinstance(spec, Population):
         mistakes.append("a design of a population takes a Problem and population=cf.Population(...), or their fit")
@@ -280,9 +281,9 @@ def population_knowledge(
         f"{c.name or f'candidate {k + 1}'}: {what}"
         for k, c in enumerate(candidates)
         for what, wrong in (
-            ("a subject is measured as a whole; leave together='time' out", c.together == "time"),
+            ("a subject is measured as a whole; remove together='time'", c.together == "time"),
             ("a subject has one cost; give a number", not isinstance(c.cost, float)),
-            ("of a population every subject is another one; leave same=True out", c.same),
+            ("every subject of a population is a new one; remove same=True", c.same),
             ("a subject without per_subject is measured at all times; leave spacing and between out, or give it",
              c.per_subject is None and (c.spacing > 0.0 or c.between)),
         )
@@ -307,11 +308,11 @@ def population_knowledge(
             of = condition.observed[posed.outputs.index(output)]
             if of is not None and not isinstance(of.noise, (Gaussian, LogNormal)):
                 mistakes.append(
-                    f"{condition.name}: the noise of '{output}' is not normal; a population needs that here"
+                    f"{condition.name}: designs of populations need normal noise, but '{output}' has another noise model"
                 )
             if fit is None and c.sigma_of(output) is None and problem.posed.groups:
                 remedy = f"give cf.unknown(guess=...) to the experiments, or Candidate(sigma={{'{output}': ...}})"
-                mistakes.append(f"{condition.name}: how accurate is '{output}'? Its sigma is unknown; {remedy}")
+                mistakes.append(f"{condition.name}: sigma of '{output}' is unknown; {remedy}")
     check("design", mistakes)
     y = question.guess.copy()
     for name, value in zip(fit.names, fit.y, strict=True) if fit is not None else ():

@@ -163,7 +163,7 @@ class Design:
             For weights that are no whole numbers.
         """
         if not self.exact:
-            raise InputError("Design.experiments", ["weights are no whole numbers; design with exact=True"])
+            raise InputError("Design.experiments", ["the weights are not integers; set exact=True"])
         return tuple(e for _, e in self._made)
 
     @cached_property
@@ -333,7 +333,7 @@ class Design:
         for k, label in enumerate(self.known.labels):
             where = "" if lone else f"In {label}: "
             if self.known.candidates[k].fixed:
-                found.append(f"Do {label}, which is fixed.")
+                found.append(f"Perform {label} (fixed).")
                 continue
             own = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
             if self.known.subjects:
@@ -341,7 +341,7 @@ class Design:
                     self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact) for i in own
                 ]
             elif not own.size:
-                found.append("Measure nothing: what it is worth does not pay." if lone else f"Leave {label} out.")
+                found.append("Measure nothing: no measurement is worth its price." if lone else f"Leave {label} out.")
             elif self.known.candidates[k].together == "experiment":
                 found.append(f"Do {label}{self._often(float(self.counts[own[0]]), ' ')}.")
             else:
@@ -381,7 +381,7 @@ class Design:
         priced = f"{self.criterion} and its price" if self.bought.price else self.criterion
         among = self.known.among + (", as chosen," if self.chosen else "")
         within = " within the budget" if self.bought.limited or not self.bought.price else ""
-        found = [f"No design of {among}{within} is better by more than {_percent(better)} ({priced})"]
+        found = [f"Optimality bound: no design of {among}{within} is better by more than {_percent(better)} ({priced})"]
         for name, reached in self.simple_efficiency.items():
             open_ = [n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])]
             if not open_:
@@ -391,7 +391,7 @@ class Design:
                 found.append(f"{name} leave {listed(open_)} unknown")
         said = [f"{'; '.join(found[:2])}{''.join(f', {other}' for other in found[2:])}."]
         if self.bought.price:
-            said.append(f"It costs {self.spent:g}; at a price of {self.bought.price:g} a unit more is not worth it.")
+            said.append(f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay.")
         return said
 
 
@@ -430,8 +430,9 @@ def _error(sd: float, *, absolute: bool) -> str:
 
 
 def deviations(known: Knowledge, M: Array) -> dict[str, float]:
-    """Compute standard deviations of the quantities, medians over informations (S, n_u, n_u); inf for undetermined
-    ones.
+    """Compute standard deviations of the quantities, medians over informations (S, n_u, n_u).
+
+    Inf for undetermined ones.
     """
     sd = np.median(standard_deviations(M), axis=0)[known.of]
     return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.quantities, sd, strict=True)}
@@ -441,25 +442,25 @@ def remarks_of(design: Design) -> tuple[str, ...]:
     """Return remarks on a design, such as undetectable lack of fit, unsupported guesses and undetermined quantities."""
     known, found = design.known, list[str]()
     if known.refuted:
-        found.append("Data speak against the model, as print(result) says; these figures are as if it were right.")
+        found.append("The fitted model does not fit the data (see print(result)); these predictions assume that it is correct.")
     equations = {of.said.name for of in known.posed.relations if of.lower == of.upper}
     others = [c.name for c in known.problem.constraints if c.name not in equations]
     if others:
-        found.append(f"What {listed(others)} {'tells' if len(others) == 1 else 'tell'} of quantities is left aside.")
+        found.append(f"The design ignores the information of the constraint{'' if len(others) == 1 else 's'} {listed(others)}.")
     table = design.table
     points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(known.of)
     if not known.fitted and not known.subjects and points and points <= n:
         few = _WORDS[points].capitalize() if points < len(_WORDS) else str(points)
         noun = "distinct time shows" if points == 1 else "distinct times show"
-        found.append(f"{few} {noun} no lack of fit; ask for more with distinct={n + 1}.")
+        found.append(f"{few} {noun} no lack of fit; set distinct={n + 1} to be able to detect it.")
     open_ = [name for name, sd in design.after.items() if not np.isfinite(sd)]
     if open_:
-        found.append(f"Nothing is known of {listed(open_)} after this; it was not asked for.")
+        found.append(f"{listed(open_)} will not be identifiable after this experiment (not a target of the design).")
     if len(known.thetas) == 1:
         poor = [name for name, sd in design.before.items() if sd > _POOR]
         if not known.fitted:
-            found.append("The design is best if the guesses are right, which nothing measured supports.")
+            found.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poor:
-            found.append(f"The design trusts values that are hardly known ({listed(poor)}); give cf.sample(result).")
+            found.append(f"The design depends on poorly determined estimates ({listed(poor)}). Pass cf.sample(result) to average over their uncertainty.")
     return tuple(found)

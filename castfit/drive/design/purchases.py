@@ -96,21 +96,21 @@ def purchases(
             continue
         where += [(k, o, t, c, candidate.at_most, candidate.spacing) for (o, t), c in zip(every, costs, strict=True)]
     if not where:
-        mistakes.append("every candidate is fixed, so that nothing is left to be chosen; give one that is not")
+        mistakes.append("all candidates are fixed, so nothing can be optimised; add a candidate that is not fixed")
         return None
     J, M0 = offered(known, values, known_before)
     candidate, output, time = (np.array(column, dtype=np.intp) for column in list(zip(*where, strict=True))[:3])
     cost, most, spacing = (np.array(column, dtype=float) for column in list(zip(*where, strict=True))[3:])
     b = np.array(list(limits.values())) - paid
     if (b <= 0).any():
-        mistakes.append(f"what is fixed costs {total:g}, which leaves nothing of the budget; raise it")
+        mistakes.append(f"the fixed candidates cost {total:g} and use up the budget; increase it")
         return None
     rows = np.array(
         [[c * _counts(key, known, k, o) for k, o, c in zip(candidate, output, cost, strict=True)] for key in limits]
     )
     rows = rows.reshape(len(limits), cost.size)
     if distinct is not None and not limits:
-        mistakes.append("distinct= shares a budget among times; give budget=..., or leave it out")
+        mistakes.append("distinct= distributes a budget over times; set budget=..., or remove it")
     if distinct is not None:
         most = np.minimum(most, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
     at = _positions(known, grids, candidate, output, time, spacing)
@@ -148,15 +148,15 @@ def _limits(known: Knowledge, budget: Any, mistakes: list[str], *, priced: bool)
     """Read budgets: one for everything, "" here, or for outputs and candidates by name."""
     if budget is None:
         if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in known.candidates):
-            ends = "give budget=..., at_most= for every candidate, or, for 'D', 'A' and cf.variance_of, price=..."
-            mistakes.append(f"without a budget nothing ends; {ends}")
+            ends = "set budget=..., at_most= for every candidate, or price=... (criteria 'D', 'A' and cf.variance_of)"
+            mistakes.append(f"without a budget the design is unbounded; {ends}")
         return {}
     given = named("budget", budget, mistakes) if isinstance(budget, Mapping) else {"": budget}
     outputs = {o for c in known.candidates for o in c.outputs}
     for key, value in given.items():
         number = real(value)
         if number is None or not 0 < number < np.inf:
-            mistakes.append(f"budget is {text(value)}; give a positive number, in the unit of the costs")
+            mistakes.append(f"budget is {text(value)}; expected a positive number, in the unit of the costs")
         if key not in ("", "all", *outputs, *known.labels):
             mistakes.append(f"budget names '{key}': {suggest(key, (*outputs, *known.labels, 'all'))}")
     if mistakes:
@@ -166,7 +166,7 @@ def _limits(known: Knowledge, budget: Any, mistakes: list[str], *, priced: bool)
         any(_counts(key, known, k, o) for key in given) or np.isfinite(known.candidates[k].at_most) for k, o in free
     ):
         mistakes.append(
-            "something has no budget and may be bought without end; add 'all', or at_most= to its candidate"
+            "some candidate has no budget and no limit; add 'all' to the budget, or set at_most="
         )
     return {key: float(value) for key, value in given.items()}
 

@@ -61,8 +61,9 @@ def in_symbols(model: Model, expression: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class SensitivityGraph:
-    """Graph of the information rows of candidate k at times (n,), and of its constraints; `said` is the candidate
-    with its choices.
+    """Graph of the information rows of candidate k at times (n,), and of its constraints.
+
+    `said` is the candidate with its choices.
     """
 
     known: Knowledge

@@ -30,8 +30,9 @@ def moved(
     bought: Purchases, goal: DesignGoal, counts: Array, order: Index, bounds: tuple[Array, Array, Array],
     gaps: tuple[Index, Array], along: Callable[[Array], Array], anew: Callable[[Array], Purchases],
 ) -> tuple[Purchases, Offers] | None:  # fmt: skip
-    """Optimise the times of a design. Return the purchases and the offers in the criterion's order, or None if not
-    better.
+    """Optimise the times of a design.
+
+    Return the purchases and the offers in the criterion's order, or None if not better.
 
     bounds : times now, the least and the last ones, (m,) each;  gaps : positions a, with least gaps from a to a + 1
     along : the informations (S, n, n) at times, by splines;  anew : what is bought at times, by the model

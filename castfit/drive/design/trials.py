@@ -66,7 +66,7 @@ class Scattered:
         if not np.isfinite(self.ratio):
             return "not known"
         if self.low <= 1.0 <= self.high:
-            return "as promised" if self.high <= _TELLS * self.low else "too few trials to tell"
+            return "as promised" if self.high <= _TELLS * self.low else "too few trials"
         return "more than promised" if self.ratio > 1.0 else "less than promised"
 
 
@@ -130,12 +130,12 @@ class VerifiedPopulation(RefitsResult):
     def summary(self) -> str:
         """Return the text that `print` shows."""
         first = (
-            f"{self.fitted} simulated trials of {self.subjects} subjects, fitted by mixed effects: {self.time:.1f} s"
+            f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: {self.time:.1f} s"
         )
         lines = [first, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
         held = [f"{n} in {100 * q.held:.0f} %" for n, q in self.quantities.items() if q.held > 0.0]
         if held:
-            lines += ["", f"Held by a bound, where standard deviations promise little: {', '.join(held)}."]
+            lines += ["", f"At a bound in some trials, so the predicted standard deviations are unreliable: {', '.join(held)}."]
         return "\n".join([*lines, "", *self._failure_sheet().lines] if self._failed else lines)
 
     @property

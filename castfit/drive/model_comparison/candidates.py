@@ -141,20 +141,20 @@ def read(given: Any, choices: Any) -> Candidates:
     """
     if isinstance(given, Problem):
         return _of_choices(given, choices)
-    mistakes: list[str] = [] if choices is None else ["choices are for one problem; give either, or problems by name"]
+    mistakes: list[str] = [] if choices is None else ["choices applies to one problem; pass either choices or several problems"]
     problems = named("problems", given, mistakes)
     mistakes += [f"'{n}' is {text(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)]
     if not mistakes:
         mistakes += [f"'{n}': {m}" for n, p in problems.items() for m in kind_mistakes(p, may_be_fixed=True)]
     if not mistakes and len(problems) < 2:
-        mistakes.append("there are fewer than two problems; give those that are to be compared, or choices=")
+        mistakes.append("fewer than two problems; pass the problems to be compared, or choices=")
     check("select", mistakes)
     first, *others = problems
     for name in others:
         mistakes += differing_data(problems[first], problems[name], (f"'{first}'", f"'{name}'"))
     prints = {n: _identity(p) for n, p in problems.items()}
     mistakes += [
-        f"'{a}' and '{b}' are the same model; leave one out" for a, b in combinations(problems, 2)
+        f"'{a}' and '{b}' are the same model; remove one" for a, b in combinations(problems, 2)
         if prints[a] == prints[b]
     ]  # fmt: skip
     check("select", mistakes)
@@ -169,10 +169,10 @@ def _identity(problem: Problem) -> dict[str, Any]:
 
 def _of_choices(problem: Problem, choices: Any) -> Candidates:
     if choices is None:
-        check("select", ["there is one problem; give choices={'k': [0, cf.estimated], ...}, or several problems"])
+        check("select", ["one problem was passed; set choices={'k': [0, cf.estimated], ...}, or pass several problems"])
     mistakes = kind_mistakes(problem, may_be_fixed=True)
     given = named("choices", choices, mistakes)
-    mistakes += unknown_names("choices names '{}', which is no parameter", given, problem.parameters)
+    mistakes += unknown_names("choices has the unknown parameter '{}'", given, problem.parameters)
     found: dict[str, tuple[Alternative, ...]] = {}
     for name, value in given.items():
         alternatives = items(value)
@@ -180,7 +180,7 @@ def _of_choices(problem: Problem, choices: Any) -> Candidates:
         wrong = [v for v, r in zip(alternatives or [], read, strict=True) if r is None or not _is_alternative(r)]
         if alternatives is None or wrong:
             what = text(value if alternatives is None else wrong[0])
-            mistakes.append(f"choices of '{name}' hold {what}; give a list of finite numbers and cf.estimated")
+            mistakes.append(f"choices of '{name}' contain {what}; expected finite numbers and cf.estimated")
         elif len({repr(r) for r in read}) < max(len(read), 2):
             few = "the same alternative twice" if len(read) > 1 else "one alternative"
             mistakes.append(f"choices of '{name}' have {few}; give different ones, such as [0, cf.estimated]")

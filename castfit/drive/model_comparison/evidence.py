@@ -106,9 +106,9 @@ class EvidenceTable(Tabled):
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
         """The table, and what it rests on."""
-        laplace = "Laplace's formula, which is exact where posteriors are normal"
+        laplace = "Laplace approximation (exact for normal posteriors)"
         how = laplace if self.method == "laplace" else "Bridge sampling"
-        return self.sheet, f"{how}. The priors are part of the answer: wider ones make a model less probable."
+        return self.sheet, f"{how}. The evidence depends on the priors: wider priors reduce it."
 
     def __str__(self) -> str:
         return "\n".join([*self.sheet.lines, "", str(self.parts[1])])
@@ -156,8 +156,8 @@ def laplace(result: Result) -> Evidence:
     why = [f"{', '.join(held)} at a bound"] if held else []
     why += [f"'{row.name}' holds" for row in result.constraints.active]
     if why or result.undetermined.size:
-        what = ", ".join(why) or "not everything is determined"
-        return Evidence(np.nan, remark=f"Laplace is not valid here: {what}; use sampling=True")
+        what = ", ".join(why) or "some quantities are not identifiable"
+        return Evidence(np.nan, remark=f"the Laplace approximation is not valid: {what}; use sampling=True")
     theta, n = result.theta, len(result.names)
     log_lp = -0.5 * result.neg2loglik + _constant(posed) + _to_theta(posed, theta)
     _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)
@@ -165,14 +165,15 @@ def laplace(result: Result) -> Evidence:
 
 
 def _tied(result: Result) -> Evidence | None:
-    """Return NaN as evidence if an equation ties quantities, as their priors are no density of the remaining ones;
-    else None.
+    """Return NaN as evidence if an equation ties quantities, as their priors are no density of the remaining ones.
+
+    Else None.
     """
     equal = [f"'{row.name}'" for row in result.constraints.active if row.active == "equal"]
     if not equal:
         return None
     what = f"{', '.join(equal)} {'ties' if len(equal) == 1 else 'tie'} quantities"
-    why = "whose priors are no density of what that leaves open; write one by the others"
+    why = "whose constraint leaves the prior without a density; write one quantity in terms of the others"
     return Evidence(np.nan, remark=f"no evidence: {what}, {why}")
 
 
@@ -199,7 +200,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
     chain, heights = drawn.chain, drawn.log_density
     least = min(drawn.effective.values())
     if not np.isfinite(least) or chain.shape[0] * chain.shape[1] < _FEW * len(result.names):
-        return Evidence(np.nan, remark="too few draws; raise draws")
+        return Evidence(np.nan, remark="too few samples; increase draws")
     density = posterior(posed, result.theta, result.integrator)
     at_best = density(result.theta)[0] - _to_theta(posed, result.theta)
     shift = -0.5 * result.neg2loglik + _constant(posed) - at_best  # from the sampler's density to log(L p)
@@ -258,8 +259,7 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
     """
     wrong = {n: improper(_posed(r)) for n, r in results.items()}
     open_ = list(dict.fromkeys(q for names in wrong.values() for q in names))
-    check("evidence", [f"'{q}' has neither a prior nor two finite bounds, so that no model with it has an evidence; "
-                       "give it one" for q in open_])  # fmt: skip
+    check("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in open_])  # fmt: skip
     generator = np.random.default_rng(rng)
     found = {n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()}
     return EvidenceTable(found, "bridge" if sampling else "laplace")

@@ -129,12 +129,12 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     ]
     check("likelihood_ratio", mistakes)
     if not is_one_of(nested, True, None):
-        mistakes.append(f"nested is {text(nested)}; give True, or nothing to have it checked")
+        mistakes.append(f"nested is {text(nested)}; pass True, or omit it to test whether the models are nested")
     mistakes += [
-        f"the fit of the {n} model failed; a test needs both optima" for n, r in given.items() if not r.success
+        f"the fit of the {n} model failed; the test needs both optima" for n, r in given.items() if not r.success
     ]
     mistakes += [
-        f"the {n} model has priors, which are no data; fit it without, or compare by cf.compare_models"
+        f"the {n} model has priors; fit it without priors, or use cf.compare_models"
         for n, r in given.items()
         if r.neg2logprior != 0.0 or (r.problem is not None and r.problem.posed.every_prior)
     ]
@@ -143,7 +143,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     d = _dimension(larger) - _dimension(smaller)
     if d <= 0:
         said = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
-        check("likelihood_ratio", [f"{said}; give the one with fewer first, or compare by cf.compare_models"])
+        check("likelihood_ratio", [f"{said}; pass the model with fewer quantities first, or use cf.compare_models"])
     at_bound: dict[str, int] = {}
     point = contained_at(smaller, larger)
     if point is None and nested is None:
@@ -152,8 +152,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
             check(
                 "likelihood_ratio",
                 [
-                    "the larger model does not seem to contain the smaller one; "
-                    "compare by cf.compare_models, or say nested=True"
+                    "the models do not seem to be nested; use cf.compare_models, or set nested=True"
                 ],
             )
     if point is not None:
@@ -304,9 +303,9 @@ def _sentence(T: float, d: int, p: float, kind: str, at_bound: tuple[str, ...]) 
     bound = f"; {', '.join(at_bound)} would be at a bound, which {less}" if at_bound else ""
     if -_ROUNDING * max(1.0, abs(T)) > T:
         return (
-            f"The larger model fits worse ({figures}): its fit is no global optimum, for it contains the smaller one. "
-            "Start it from the smaller one's estimates."
+            f"The larger model fits worse ({figures}), although it contains the smaller one: its fit is not the global "
+            "optimum. Start it from the estimates of the smaller model."
         )
     if p < _CLEAR:
-        return f"The larger model is needed ({figures}{how}{bound})."
-    return f"The smaller model is enough ({figures}{how}{bound})."
+        return f"The test rejects the smaller model ({figures}{how}{bound})."
+    return f"The test does not reject the smaller model ({figures}{how}{bound})."

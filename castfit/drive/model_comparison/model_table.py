@@ -77,7 +77,7 @@ class ModelTable(Tabled):
                 return (name, *["-"] * 7, f"failed: {found.status.value}")
             c, p = found.criteria, found.goodness.p_value
             k = f"{c.k:.0f}" if c.k == round(c.k) else f"{c.k:.1f}"
-            remark = "" if found.goodness.described else "does not describe the data"
+            remark = "" if found.goodness.described else "does not fit the data"
             figures = (f"{c.neg2loglik:.2f}", k, "-" if np.isnan(p) else f"{p:.2g}", f"{c.aicc:.2f}")
             return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", remark
 
@@ -91,19 +91,19 @@ class ModelTable(Tabled):
             return ("No fit succeeded.",)
         close = [n for n, d in self.delta.items() if n != self.best and d < _SUBSTANTIAL]
         far = [n for n, d in self.delta.items() if d >= _NONE]
-        found = [f"{self.best} explains the data best for what it estimates (AICc)."]
+        found = [f"{self.best} has the lowest AICc."]
         if close:
-            found.append(f"{', '.join(close)} explain{'s' if len(close) == 1 else ''} them about as well.")
+            found.append(f"{', '.join(close)} {'has' if len(close) == 1 else 'have'} a similar AICc.")
         if far:
             found.append(f"Nothing speaks for {', '.join(far)}.")
         if not self.results[self.best].goodness.described:
-            found.append("But even the best does not describe the data.")
+            found.append("The best model does not fit the data either.")
         most = min(self.delta, key=lambda n: self.results[n].bic)
         if most != self.best:
-            found.append(f"BIC, which asks more of additional quantities, prefers {most}.")
+            found.append(f"BIC, which penalises additional quantities more strongly, prefers {most}.")
         infinite = [n for n in self.delta if np.isinf(self.results[n].aicc)]
         if infinite:
-            found.append(f"{', '.join(infinite)}: as many quantities as data.")
+            found.append(f"AICc of {', '.join(infinite)} is undefined: as many quantities as measurements.")
         found += [f"{small} in {large}: {test.sentence}" for (small, large), test in self.tests.items()]
         return tuple(found)
 
@@ -163,7 +163,7 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
         f"'{n}' is {refused(r, 'give the result of a fit')}" for n, r in named.items() if not isinstance(r, Result)
     ]
     if not mistakes and len(named) < 2:
-        mistakes.append("there are fewer than two results; give those that are to be compared")
+        mistakes.append("fewer than two results; pass the results to be compared")
     check("compare_models", mistakes)
     first = next(iter(named))
     for name in [n for n in named if n != first]:

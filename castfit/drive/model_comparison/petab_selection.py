@@ -85,8 +85,8 @@ def select(
         target.mkdir(parents=True, exist_ok=True)
     problem = SelectionProblem.of_file(Path(file), None if target is None else target / "summary.tsv")
     if problem.criterion not in CRITERIA:
-        check("petab.select", [f"the criterion is {problem.criterion}, by which the largest model always wins; "
-                               f"let it be one of {', '.join(CRITERIA)}"])  # fmt: skip
+        check("petab.select", [f"the criterion {problem.criterion} always prefers the largest model; choose one of "
+                               f"{', '.join(CRITERIA)}"])  # fmt: skip
     varied = problem.varied
     space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
     entries = {"criterion": problem.criterion, "method": problem.method}

@@ -122,7 +122,7 @@ def select(
         ("method", method, is_one_of(method, *methods), f"choose {_listed(methods)}"),
     )
     if is_one_of(method, *methods[2:]) and not isinstance(problems, Problem):
-        mistakes.append(f"method is '{method}', which is for choices; problems by name are all fitted, so leave it out")
+        mistakes.append(f"method='{method}' applies to choices; named problems are always all fitted, so remove it")
     check("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     space = read(problems, choices)
     by = method if method != "auto" else "all" if space.count <= FEW else "forecast"
@@ -154,8 +154,8 @@ def _undefined(space: Candidates, criterion: str) -> list[str]:
     n, least = sizes[0][0], min(k for _, k in sizes)
     if n > least + 1:
         return []
-    return [f"AICc needs at least two data more than what is estimated: there are {n}, and {least} or more are "
-            "estimated; choose criterion='BIC' or 'AIC', or measure more"]  # fmt: skip
+    return [f"AICc needs at least two measurements more than estimated quantities: {n} measurements, at least {least} "
+            "quantities; choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
 
 
 def selected(

@@ -112,9 +112,9 @@ class SelectionLog:
         mended = [n for n in self.corrected if n not in self.stuck]
         if mended:
             which = listed(f"'{n}'" for n in mended)
-            found.append(f"{which} had missed the optimum: a model that is contained there fits better, from which it "
-                         "was fitted again.")  # fmt: skip
-        found += [f"'{name}' ends above {start}, which it contains: its optimum is not found, and its weight too small."
+            found.append(f"{which} had not reached the optimum (a nested model fits better) and was fitted again from "
+                         "the nested model.")  # fmt: skip
+        found += [f"'{name}' has a higher objective than {start}, which is nested in it: its optimum was not found, and its weight is too small."
                   for name, start in self.stuck.items()]  # fmt: skip
         found += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]
         return found
@@ -221,8 +221,9 @@ def _warm(row: CandidateFit) -> Beginning:
 
 
 def ranked(values: Mapping[str, float], rows: Mapping[str, CandidateFit]) -> list[str]:
-    """Sort names by a criterion, rounded so that last digits do not matter; then by number of estimates, then by
-    name.
+    """Sort names by a criterion, rounded so that last digits do not matter.
+
+    Then by number of estimates, then by name.
     """
 
     def key(name: str) -> tuple[float, int, str]:

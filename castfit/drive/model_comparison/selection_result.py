@@ -124,7 +124,7 @@ class SelectionResult(SearchResult):
         """
         name = self._called(str(name))
         if name not in self.fits:
-            check("selection", [f"there is no candidate '{name}': {suggest(name, list(self.fits)[:50])}"])
+            check("selection", [f"unknown candidate '{name}': {suggest(name, list(self.fits)[:50])}"])
         if name not in self.names:
             check("selection", [f"'{name}' was not fitted: {self.fits[name].message}"])
         return self._log.result(name)
@@ -378,9 +378,9 @@ class SelectionResult(SearchResult):
             ("draws", draws, draws is None or is_count(draws, 100), "give at least 100"),
         )
         given = list(self.names) if candidates is None else [str(n) for n in candidates]
-        mistakes += [f"'{n}' is no candidate that was fitted: {suggest(n, self.names)}" for n in given if n not in self]
+        mistakes += [f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in given if n not in self]
         drawn = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
-        mistakes += [f"{n}= is for sampling=True; leave it out" for n, so in drawn.items() if so and sampling is False]
+        mistakes += [f"{n}= has an effect only with sampling=True; remove it" for n, so in drawn.items() if so and sampling is False]
         check("evidence", [*mistakes, *rng_mistakes(rng)])
         results = {n: self[n] for n in given}
         return evidences(results, sampling=sampling, draws=draws or 4000, rng=rng, workers=workers)
@@ -450,31 +450,31 @@ class SelectionResult(SearchResult):
         weights, delta = self.weights, self.delta
         best = self.names[0]
         close = [n for n in self.names[1:] if delta[n] < _NEAR]
-        found = [f"'{best}' explains the data best for what it estimates ({self.criterion})."]
+        found = [f"'{best}' has the lowest {self.criterion}."]
         if close:
             others = listed((f"'{n}'" for n in close), 80)
-            found.append(f"About as well do {others}: weigh them, rather than choose.")
+            found.append(f"{others} have a similar {self.criterion}; average the models instead of choosing one.")
         undefined = [n for n in self.names if not np.isfinite(self.criteria[n])]
         if undefined:
             which = listed(undefined, 80)
-            found.append(f"{self.criterion} is not defined for {which}: too few data for what is estimated.")
+            found.append(f"{self.criterion} is undefined for {which}: too few measurements for the number of estimated quantities.")
         importance = self.importance
         needed = [q for q, v in importance.items() if v >= _NEEDED]
         open_ = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
         if needed:
-            found.append(f"In nearly all of the weight: {listed(needed, 80)}.")
+            found.append(f"In models with nearly all of the weight: {listed(needed, 80)}.")
         if open_:
-            found.append(f"The data do not ask for {listed(open_, 80)}.")
+            found.append(f"Not needed to fit the data: {listed(open_, 80)}.")
         if self.method != "all":
-            found.append(f"Searched by '{self.method}': {len(self.fits)} of {self._log.space.count} candidates; "
-                         "a better one may be among the others, and weights are among these.")  # fmt: skip
+            found.append(f"Method '{self.method}' fitted {len(self.fits)} of {self._log.space.count} candidates. The "
+                         "best one may be among the others; the weights refer to the fitted candidates.")  # fmt: skip
         if weights[best] < 1.0 and needed:
             q = needed[0]
             value = self.average(q)
             if value.standard_error > 0.0 and q in self._row(best).names:
                 alone = self._row(best).standard_errors[q]
-                found.append(f"Averaged: {q} = {value.value:.4g} +- {value.standard_error:.2g} "
-                             f"(best model alone: {alone:.2g}).")  # fmt: skip
+                found.append(f"Model average: {q} = {value.value:.4g} +- {value.standard_error:.2g} (best model: +- "
+                             f"{alone:.2g}).")  # fmt: skip
         return (*found, *self.remarks, *self.misfit())
 
     @property
@@ -495,7 +495,7 @@ class SelectionResult(SearchResult):
         """The message, the table, and what it says."""
         rest = self.names[_SHOWN:]
         weight = sum(self.weights[n] for n in rest)
-        more = (f"({len(rest)} more, of weight {weight:.2g} together)",) if rest else ()
+        more = (f"({len(rest)} more candidates with total weight {weight:.2g})",) if rest else ()
         return self.message, self.sheet, *more, *self.sentences
 
     def summary(self) -> str:

@@ -134,8 +134,9 @@ class Question:
 
     @cached_property
     def directions(self) -> Index:
-        """Index of each entry of theta among the own and then shared parameters of its individual; -1 if it is
-        neither.
+        """Index of each entry of theta among the own and then shared parameters of its individual.
+
+        -1 if it is neither.
         """
         place = np.full(len(self.problem.names), -1, dtype=np.intp)
         place[self.shared] = self.m + np.arange(self.shared.size)
@@ -253,23 +254,23 @@ def ask(problem: Any, population: Any) -> Question:
 def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     """Return messages about parts of the problem that a population does not support."""
     local = [n for n, p in problem.parameters.items() if p.local and not p.fixed]
-    mistakes = [f"'{n}' is no own parameter: {suggest(n, local)}; declare it as Parameter(..., local=True)"
+    mistakes = [f"'{n}' is not a local parameter: {suggest(n, local)}; declare it as Parameter(..., local=True)"
                 for n in population.individual if n not in local]  # fmt: skip
     mistakes += [
-        f"own parameter '{n}' has no distribution; name it in Population({{...}}), or leave local=True away"
+        f"local parameter '{n}' has no distribution; add it to Population({{...}}), or remove local=True"
         for n in local
         if n not in population.individual
     ]
     if len(problem.experiments) < 2:
-        mistakes.append("there is one experiment; a population has at least two")
+        mistakes.append("the problem has one experiment; a population needs at least two")
     mistakes += kind_mistakes(problem)
     mistakes += [
-        f"own parameter '{n}' has a prior; its population is the prior, leave it away"
+        f"local parameter '{n}' has a prior; remove it, because the population distribution replaces it"
         for n in population.individual
         if n in problem.parameters and problem.parameters[n].prior is not None
     ]
     mistakes += [
-        f"own parameter '{n}' has bounds, which its distribution does not know; leave them away"
+        f"local parameter '{n}' has bounds, which its distribution does not support; remove them"
         for n, of in population.individual.items()
         if n in problem.parameters
         and (problem.parameters[n].lower > _least(of) or problem.parameters[n].upper < np.inf)
@@ -281,20 +282,20 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
         if isinstance(v, Free)
     }
     mistakes += [
-        f"the initial state {n} is free; make it a parameter, initial={{...: x0}} with x0 local, with a distribution"
+        f"the initial state {n} is free; use a local parameter with a distribution, initial={{...: x0}}"
         for n in sorted(free)[:3]
     ]
     for what, given in (("constraints", problem.constraints), ("state_bounds", problem.state_bounds)):
         if given:
-            mistakes.append(f"the problem has {what}, which a population does not keep; leave them away")
+            mistakes.append(f"{what} cannot be combined with a population; remove them")
     if problem.given_priors:
-        mistakes.append("the problem has priors={...}; give the priors with their parameters, Parameter(prior=...)")
+        mistakes.append("the problem has priors={...}; pass the priors with their parameters, Parameter(prior=...)")
     if problem.posed.correlations:
-        mistakes.append("errors of measurement depend on each other, which a population does not know; leave that away")
+        mistakes.append("correlated measurement errors cannot be combined with a population; remove the correlation")
     if problem.posed.measure == LOSS:
         mistakes.append(NO_LIKELIHOOD)
     if problem.posed.smooth:
-        mistakes.append("the problem estimates inputs; give them, or parameters for them")
+        mistakes.append("estimated inputs cannot be combined with a population; use known inputs, or parameters for their values")
     return mistakes
 
 
@@ -302,7 +303,7 @@ def _population_mistakes(problem: Problem, population: Population) -> list[str]:
     """Return messages about parts of the population that are inconsistent with the problem."""
     shared = {n for n, p in problem.parameters.items() if not p.local and not p.fixed}
     known = {*population.parameters, *population.covariates, *shared}
-    mistakes = [f"'{n}' is a parameter of the problem and of the population; rename one"
+    mistakes = [f"'{n}' is a parameter of both the problem and the population; rename one"
                 for n in population.parameters if n in problem.parameters]  # fmt: skip
     mistakes += [f"'{n}' is a parameter of the problem and a covariate; rename one"
                  for n in population.covariates if n in problem.parameters]  # fmt: skip
@@ -313,13 +314,13 @@ def _population_mistakes(problem: Problem, population: Population) -> list[str]:
         names = [s.name() for s in ca.symvar(of.typical)]
         used |= {*names}
         mistakes += [
-            f"the typical value of '{name}' contains '{n}', which is unknown: {suggest(n, known)}; give it in "
+            f"the typical value of '{name}' contains the unknown name '{n}': {suggest(n, known)}; add it to "
             "Population(parameters={...}) or covariates={...}"
             for n in names
             if n not in known
         ]
     for kind, given in (("population parameter", population.parameters), ("covariate", population.covariates)):
-        mistakes += [f"{kind} '{n}' appears in no typical value; leave it away" for n in given if n not in used]
+        mistakes += [f"{kind} '{n}' is used in no typical value; remove it" for n in given if n not in used]
     for name, p in population.parameters.items():
         mistakes += bound_mistakes(f"population parameter '{name}'", p.value, p.lower, p.upper, p.scale)
     return mistakes
@@ -411,7 +412,7 @@ def _places(posed: Posed, own: Sequence[str]) -> tuple[Index, list[str]]:
     at = {(q.of, q.experiment): j for j, q in enumerate(posed.quantities) if q.kind == "parameter"}
     places = np.array([[at.get((n, c.name), -1) for n in own] for c in posed.conditions], dtype=np.intp)
     missing = [
-        f"'{c.name}' does not depend on own parameter '{n}'; fit it apart, or leave its own value of '{n}' away"
+        f"'{c.name}' does not depend on local parameter '{n}'; fit it separately, or remove its own value of '{n}'"
         for c, row in zip(posed.conditions, places, strict=True)
         for n, place in zip(own, row, strict=True)
         if place < 0
@@ -464,8 +465,8 @@ def _start_mistakes(question: Question) -> list[str]:
         who = question.individuals[int(np.argmin(known & smooth))]
         if not known.all():
             mistakes.append(
-                f"the typical value of '{n}' in '{who}' cannot be had at the guess: it is no "
-                f"{'positive ' if log else ''}number; change the guesses, the expression, or the covariates"
+                f"the typical value of '{n}' in '{who}' is undefined at the guess: it is not a "
+                f"{'positive ' if log else ''}number; change the guesses, the expression or the covariates"
             )
         elif not smooth.all():
             remedy = "powers that are estimated are of positive covariates, such as (weight / 70) ** b"

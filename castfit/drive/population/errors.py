@@ -65,7 +65,7 @@ def errors_at(
             there = laplace.value(at.y + sign * step, at.modes.phi + scores.moving @ (sign * step), scores.bend)
             if there is None or not np.isfinite(there.value):
                 name = laplace.question.names[j]
-                return nothing(size, f"Standard errors cannot be had: beside the estimate of {name} a fit fails.")
+                return nothing(size, f"Standard errors are not available: an evaluation near the estimate of {name} failed.")
             ends.append(laplace.scores(there, forward=many).gradient)
         second[:, j] = (ends[0] - ends[-1]) / ((1.0 if many else 2.0) * step[j])
     own = second[np.ix_(free, free)]
@@ -78,8 +78,8 @@ def errors_at(
     except np.linalg.LinAlgError:
         return nothing(
             size,
-            "Standard errors cannot be had: the likelihood is not curved in every direction; too much is estimated for "
-            "these data, or the search did not come to the end.",
+            "Standard errors are not available: the Hessian is not positive definite. The model may be "
+            "overparametrised, or the search did not converge.",
         )
     inverse = np.linalg.inv(own / np.outer(unit, unit)) / np.outer(unit, unit)
     covariance[np.ix_(free, free)] = inverse

@@ -84,8 +84,9 @@ class LaplaceApproximation:
         self.sweeps = 0
 
     def prior(self, y: Array) -> tuple[OwnPrior, Array] | None:
-        """Return the prior of own parameters, and Omega, at y. Return None if they are not finite or Omega is
-        singular.
+        """Return the prior of own parameters, and Omega, at y.
+
+        Return None if they are not finite or Omega is singular.
         """
         with np.errstate(all="ignore"):
             mu, _ = self.question.means(y)

@@ -230,7 +230,7 @@ class _PopulationSearch:
             def tell_errors(done: int, total: int) -> None:
                 now = time.perf_counter()
                 left = time_left(now - turned, done, total - done)
-                state = f"standard errors, {done} of {total} entries; {now - self.began:.0f} s{left}"
+                state = f"standard errors: {done} of {total} entries; {now - self.began:.0f} s{left}"
                 report(state, state, milestone=done == 0)
 
             return self._result(question, laplace, found, left_out, book, tell_errors)
@@ -265,7 +265,7 @@ class _PopulationSearch:
         if at is None:
             n, m = question.n, question.m
             phi, spread, parts = question.means(y)[0], np.full((n, m, m), np.nan), np.full(n, np.nan)
-            unfinished = dict.fromkeys(question.individuals, "it was not fitted")
+            unfinished = dict.fromkeys(question.individuals, "not fitted")
         else:
             phi, spread, parts = at.modes.phi, at.precise, at.parts
             unfinished = {question.individuals[i]: why for i, why in at.modes.failures.items()}
@@ -303,14 +303,14 @@ class _PopulationSearch:
         assert found.scores is not None
         with suppress(Stopped):
             return errors_at(laplace, found.at, found.scores, tell)
-        return nothing(laplace.question.n_y, "The time ended before standard errors were known.")
+        return nothing(laplace.question.n_y, "The time limit was reached before the standard errors were computed.")
 
 
 def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:
     """Return messages with the number and names of individuals that were left out or not fitted to the end."""
     out: list[str] = []
-    for which, what in ((left_out, "left out, as their data cannot be predicted at the start"),
-                        (unfinished, "not fitted to the end")):  # fmt: skip
+    for which, what in ((left_out, "excluded, because their data cannot be predicted at the start"),
+                        (unfinished, "not converged")):  # fmt: skip
         if which:
             shown = list(which.items())[:_NAMED]
             reasons = {why: ", ".join(f"'{n}'" for n, own in shown if own == why) for _, why in shown}
@@ -347,5 +347,5 @@ def _start(question: Question, start: Any) -> Here:
     check("start", mistakes)
     mu, _ = question.means(y)
     lacking = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
-    check("start", [f"the typical value of '{n}' cannot be had there; change the start" for n in lacking])
+    check("start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in lacking])
     return Here(y, mu, np.empty((0, 0)), 0.5, 0, np.inf)

@@ -118,9 +118,9 @@ def find_modes(
         refused = who[~good]
         damping[refused] = np.maximum(10.0 * damping[refused], 1e-3)
         moving[refused[damping[refused] > _STUCK]] = False
-    still = "its steps make no progress"
+    still = "the steps make no progress"
     why = {
-        i: still if np.isfinite(cost[i]) else at.failures.get(i, "its data cannot be predicted")
+        i: still if np.isfinite(cost[i]) else at.failures.get(i, "the data cannot be predicted")
         for i in np.flatnonzero(~arrived).tolist()
     }
     return Modes(phi, cost, arrived, why, sweeps, at)

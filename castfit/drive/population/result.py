@@ -435,20 +435,21 @@ class MixedEffectsResult(RunResult):
             ("", lambda e: "at its bound" if e.at_bound else ""),
         )
         lines = [
-            f"mixed effects, {self.n_individuals} individuals, {self.n_data} values: {self.status.value}, "
+            f"mixed effects, {self.n_individuals} individuals, {self.n_data} measurements: {self.status.value}, "
             f"{self.iterations} iterations, {self.time:.1f} s",
             self.message,
             "",
             *table.lines,
             "",
-            f"-2 log L = {self.neg2loglik:.4f}   AIC {self.aic:.2f}   BIC {self.bic:.2f}   "
-            f"NONMEM's objective {self.objective_nonmem:.4f}",
+            f"-2 log L = {self.neg2loglik:.4f}   AIC {self.aic:.2f}   BIC {self.bic:.2f}   NONMEM objective "
+            f"{self.objective_nonmem:.4f}",
             f"shrinkage of residuals {100 * self.residual_shrinkage:.0f} %",
         ]
         much = [n for n, s in self.shrinkage.items() if s > _MUCH and f"omega({n})" not in self.at_bounds]
         if much:
             lines.append(
-                f"The individual values of {', '.join(much)} crowd about the typical one: an individual's data say "
-                "little of them, and plots of them against anything mislead."
+                f"High shrinkage: the individual values of {', '.join(much)} are close to the typical value, because "
+                "the data of an individual constrain them weakly. Plots of these values against covariates are "
+                "misleading."
             )
         return "\n".join(lines)

@@ -67,9 +67,9 @@ class Individual:
         typical, number = self.typical, real(self.typical)
         graph = isinstance(typical, ca.SX) and typical.numel() == 1
         if typical is not None and not graph and (number is None or not np.isfinite(number)):
-            mistakes.append(f"typical is {text(typical)}; give a number, or an expression of parameters and covariates")
+            mistakes.append(f"typical is {text(typical)}; expected a number, or an expression of parameters and covariates")
         if not is_within(self.omega, 0.0, np.inf, strictly=True):
-            remedy = "give a positive number, or leave local=True away for a parameter that does not vary"
+            remedy = "expected a positive number; for a parameter without variability remove local=True"
             mistakes.append(f"omega is {text(self.omega)}; {remedy}")
         if not is_one_of(self.distribution, *DISTRIBUTIONS):
             mistakes.append(
@@ -132,14 +132,14 @@ class Population:
             f"'{n}' is {text(v)}; give Individual(...)" for n, v in own.items() if not isinstance(v, Individual)
         ]
         if not own and not mistakes:
-            mistakes.append("no own parameter is named; give at least one, {'CL': Individual()}")
+            mistakes.append("the population has no local parameter; add at least one, {'CL': Individual()}")
         groups = _groups(correlated, tuple(own), mistakes)
         given = {
             n: v if isinstance(v, Parameter) else Parameter(v)
             for n, v in named("parameters", parameters, mistakes).items()
         }
         mistakes += [
-            f"population parameter '{n}' is {what}; it is one number for all experiments"
+            f"population parameter '{n}' is {what}; it must be one number for all experiments"
             for n, p in given.items()
             for what, wrong in (("local", p.local), ("a mapping", isinstance(p.value, Mapping)))
             if wrong
@@ -176,13 +176,13 @@ class Population:
         numbers = reals(found)
         if numbers is None or numbers.shape != (len(experiments),):
             mistakes.append(
-                f"covariate '{name}' is {text(found)}; give one number for each of the {len(experiments)} experiments"
+                f"covariate '{name}' is {text(found)}; expected one number for each of the {len(experiments)} experiments"
             )
             return np.ones(len(experiments))
         missing += [e for e, v in zip(experiments, numbers, strict=True) if not np.isfinite(v) and e not in missing]
         if missing:
             shown = ", ".join(f"'{e}'" for e in missing[:5]) + (" ..." if len(missing) > 5 else "")
-            mistakes.append(f"covariate '{name}' is not known of {shown}; give a number, or leave the experiment out")
+            mistakes.append(f"covariate '{name}' is missing for {shown}; pass a number, or remove the experiment")
         return numbers
 
 
@@ -204,11 +204,11 @@ def _groups(given: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
         group_names = [name_of(member) or text(member) for member in members]
         mistakes += [f"correlated names '{n}': {suggest(n, names)}" for n in group_names if n not in names]
         if len(group_names) < 2:
-            mistakes.append(f"correlated holds {text(group)}; a group has at least two names")
+            mistakes.append(f"correlated contains {text(group)}; a group needs at least two names")
         groups.append(tuple(group_names))
     every = [n for group in groups for n in group]
     twice = dict.fromkeys(n for n in every if every.count(n) > 1)
-    mistakes += [f"correlated names '{n}' twice; put all that are correlated into one group" for n in twice]
+    mistakes += [f"correlated contains '{n}' twice; put all correlated parameters into one group" for n in twice]
     return tuple(groups)
 
 

@@ -38,7 +38,7 @@ _KIND = "castfit_checkpoint"
 _SUM = "crc32"
 _RENAMED = {"level": "confidence_level", "levels": "confidence_levels", "start_max_time": "fit_max_time"}
 """What castfit 0.2 called entries of headers."""
-_FOREIGN = "is no checkpoint of castfit; choose another file"
+_FOREIGN = "is not a castfit checkpoint; choose another file"
 
 
 class Checkpoint:
@@ -54,10 +54,10 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], header: Header, *, resume: bool, verbose: bool = False) -> None:
         self.path, self._verbose = Path(path), verbose
         if self.path.is_fifo() or self.path.is_socket() or self.path.is_block_device():
-            raise InputError("checkpoint", [f"'{path}' is no file; give the path of a file"])
+            raise InputError("checkpoint", [f"'{path}' is not a file; pass a file path"])
         exists = self.path.is_file() and self.path.stat().st_size > 0
         if exists and not resume:
-            raise InputError("checkpoint", [f"'{path}' exists; continue it by resume=True, or delete it"])
+            raise InputError("checkpoint", [f"'{path}' exists; set resume=True to continue it, or delete it"])
         found, self.records, self._whole = read(self.path) if exists else (None, (), 0)
         if found is not None:
             check("checkpoint", [f"'{path}' {difference}" for difference in differences(found, header)])
@@ -100,11 +100,11 @@ class Checkpoint:
         if self.trouble:
             return
         self.trouble = (
-            f"The checkpoint '{self.path}' is not complete, as it could not always be written ({error.strerror})."
+            f"The checkpoint '{self.path}' is incomplete, because some writes failed ({error.strerror})."
         )
         if self._verbose:
             sys.stderr.write(
-                f"castfit: the checkpoint '{self.path}' cannot be written ({error.strerror}); the run goes on.\n"
+                f"castfit: writing the checkpoint '{self.path}' failed ({error.strerror}); the run continues.\n"
             )
 
     def intact(self) -> AbstractContextManager[None]:
@@ -123,7 +123,7 @@ def intact(where: str, path: str | os.PathLike[str]) -> Generator[None, None, No
         yield
     except DAMAGE as error:
         what = error.problems[0] if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        raise InputError(where, [f"'{path}' is damaged ({what}); use another file, or delete it"]) from None
+        raise InputError(where, [f"'{path}' is damaged ({what}); choose another file or delete it"]) from None
 
 
 def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, **entries: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
             if check_sum is not None and check_sum != _sum(line[: line.rindex(f', "{_SUM}"'.encode())] + b"}"):
                 entry = None
         if not isinstance(entry, dict) or (number == 1 and _KIND not in entry):
-            damage = f"is damaged in line {number}; delete that line" if lines else _FOREIGN
+            damage = f"line {number} is damaged; delete this line" if lines else _FOREIGN
             raise InputError("checkpoint", [f"'{path}' {damage}"])
         lines.append(cast("Record", entry))
     if not lines:
@@ -190,13 +190,13 @@ def differences(found: Header, wanted: Header) -> list[str]:
         if key == "versions" or (key in found and key in wanted and found[key] == wanted[key]):
             continue
         if key not in wanted:
-            said.append(f"has the {key}, which this run has not")
+            said.append(f"has the setting {key}, which this run does not have")
         elif key not in found:
-            said.append(f"lacks the {key}, which this run has")
+            said.append(f"lacks the setting {key} of this run")
         elif isinstance(found[key], str) and found[key].startswith("sha256:"):
-            said.append(f"was written for another {key}")
+            said.append(f"belongs to another {key}")
         else:
-            said.append(f"was written for the {key} {_shown(found[key])}; this run has {_shown(wanted[key])}")
+            said.append(f"has {key} = {_shown(found[key])}; this run has {_shown(wanted[key])}")
     return said
 
 

@@ -81,7 +81,7 @@ def reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
             elif verbose == 1 and milestone:
                 say(state)
 
-        report("nothing has ended yet")
+        report("no task has finished yet")
         yield report
 
 
@@ -151,7 +151,7 @@ def answered(answer: Any) -> Answer:
     inside = (getattr(answer, name, None) for name in ("result", "best"))
     result = next((r for r in (answer, *inside) if isinstance(r, Result)), None)
     if result is None:
-        raise TypeError(f"the method returned {text(answer)}, not a Result nor anything with one as .result or .best")
+        raise TypeError(f"the method returned {text(answer)}; expected a Result, or an object with .result or .best")
     return Answer(
         result,
         getattr(answer, "iterations", result.iterations),

@@ -208,13 +208,13 @@ class Outlook:
     def sentence(self) -> str:
         """The judgement in words."""
         if not self.n_fits:
-            return "No start succeeded, so nothing can be said about optima."
+            return "No start converged, so the number of optima cannot be estimated."
         seen = f"{self.n_optima} optim{'um' if self.n_optima == 1 else 'a'} in {self.n_fits} successful fits"
         if self.unseen < 1.0:
-            ahead = f"the next one would find a new optimum with probability {self.unseen:.2g}"
+            ahead = f"probability that the next start finds a new optimum: {self.unseen:.2g}"
         else:
-            ahead = "too few to say how likely a new one is"
-        advice = "this will do" if self.more_starts == 0 else f"about {self.more_starts} more starts are worth it"
+            ahead = "too few to estimate the probability of a new optimum"
+        advice = "this will do" if self.more_starts == 0 else f"about {self.more_starts} more starts are recommended"
         return f"{seen}: {ahead}; {advice}."
 
 

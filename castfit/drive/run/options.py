@@ -77,8 +77,9 @@ class RunOptions:
         return time.time() - self.began
 
     def stopped(self, by: Status | None, unfinished: bool) -> Status | None:
-        """Return the status that ended the run; MAX_TIME if nothing stopped the loop but fits are unfinished and
-        time is over.
+        """Return the status that ended the run.
+
+        MAX_TIME if nothing stopped the loop but fits are unfinished and time is over.
         """
         return Status.MAX_TIME if by is None and unfinished and self.seconds >= self.max_time else by
 
@@ -94,8 +95,8 @@ class RunOptions:
         except Exception as error:  # whatever a user's class raises
             if self.workers == 1:
                 return parts
-            reason = f"{what} cannot be sent to other processes ({type(error).__name__}: {error})"
-            raise InputError(where, [f"{reason}; define their classes in a module, or use workers=1"]) from error
+            reason = f"{what} cannot be pickled for other processes ({type(error).__name__}: {error})"
+            raise InputError(where, [f"{reason}; define the classes in a module, or use workers=1"]) from error
         return job
 
     def opened(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:

@@ -32,8 +32,8 @@ _MOST_SHOWN = 10
 
 
 STOPS = {
-    Status.INTERRUPTED: "Interrupted from the keyboard.",
-    Status.STOPPED_BY_CALLBACK: "The callback asked to stop.",
+    Status.INTERRUPTED: "Interrupted by the user.",
+    Status.STOPPED_BY_CALLBACK: "Stopped by the callback.",
     Status.MAX_TIME: "The time limit was reached.",
 }
 """What ends a run early, in words."""
@@ -102,7 +102,7 @@ class Trial(FitRecord, ABC):
     """
 
     status: str = "not_run"
-    message: str = "It was not run."
+    message: str = "Not run."
     objective: float = np.nan
     measure: str = CHI2
     chi2: float = np.nan
@@ -133,7 +133,7 @@ class Trial(FitRecord, ABC):
         return replace(
             self,
             status=CUT_OFF if outcome.cut else result.status.value,
-            message="The time of the whole run ended." if outcome.cut else result.message,
+            message="The time limit of the run was reached." if outcome.cut else result.message,
             objective=result.objective,
             measure=result.measure,
             chi2=result.chi2,
@@ -215,7 +215,7 @@ class SavedResult(RunResult):
         with intact(f"{cls.__name__}.load", path):
             found = cls._restored(header, records) if header is not None and own else None
         if found is None:
-            raise InputError(f"{cls.__name__}.load", [f"'{path}' holds no {cls._contents}; choose another file"])
+            raise InputError(f"{cls.__name__}.load", [f"'{path}' does not contain a {cls._contents}; choose another file"])
         return found
 
 
@@ -224,7 +224,7 @@ class SearchResult(RunResult):
     """Result of a search by many fits; `best` is None if no fit produced a usable result."""
 
     best: Result | None
-    instead: ClassVar[str] = "give its best fit, .best"  # where a fit is asked for
+    instead: ClassVar[str] = "pass its best fit, .best"  # where a fit is asked for
 
     @property
     def success(self) -> bool:
@@ -250,12 +250,12 @@ class SearchResult(RunResult):
         """Return a sentence if something is shown even against the best optimum, or its sigmas; nothing otherwise."""
         if self.best is None or not self.best.success or not self.best.goodness.amiss:
             return []
-        none = "" if self.best.goodness.described else "No optimum that was found describes the data. "
+        none = "" if self.best.goodness.described else "No optimum found fits the data. "
         return [f"{none}{self.best.goodness.sentence}"]
 
     def closing(self) -> list[str]:
         """Return the best fit's summary under a title."""
-        title = "best:" if self.success else "best point, though no solution:"
+        title = "best:" if self.success else "best point (not a solution):"
         return [] if self.best is None else ["", title, self.best.summary()]
 
 
@@ -271,7 +271,7 @@ def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False, 
     if first:
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
     more = len(optima) - _MOST_SHOWN
-    rest = [f"and {more} more, up to {measure} = {optima[-1].objective:.8g}"] if more > 0 else []
+    rest = [f"and {more} more optima, up to {measure} = {optima[-1].objective:.8g}"] if more > 0 else []
     return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *rest, ""]
 
 

@@ -120,7 +120,7 @@ class IdentifiabilityStudy(Tabled):
             self.sensitivity,
             ("", lambda n: n),
             (">moves data by", lambda n: f"{self.sensitivity[n]:.3g} sigma"),
-            (">better if others known", lambda n: f"{gain(n)} times" if gain(n) != "-" else "-"),
+            (">gain if others known", lambda n: f"{gain(n)} times" if gain(n) != "-" else "-"),
             ("verdict", lambda n: self.remarks[n]),
         )
 
@@ -139,13 +139,13 @@ class IdentifiabilityStudy(Tabled):
             found.append(f"Estimable together: {listed(self.subset)} ({left}); fix {listed(others)}{more}.")
         for names, index in self.collinear:
             if np.isinf(index):
-                found.append(f"{' and '.join(names)} cannot be told apart.")
+                found.append(f"{' and '.join(names)} are not distinguishable.")
             elif index > POOR and any(map(self._open, names)):
-                found.append(f"{' and '.join(names)} hide each other (collinearity {index:.3g}).")
+                found.append(f"{' and '.join(names)} are nearly collinear (collinearity index {index:.3g}).")
             elif index > POOR:
                 found.append(
-                    f"Of what one of {listed(names)} does to the data the others can undo all but {100 / index:.2g} % "
-                    f"(collinearity {index:.3g}); the standard errors count that."
+                    f"Changes in the other quantities compensate all but {100 / index:.2g} % of the effect of one of "
+                    f"{listed(names)} (collinearity index {index:.3g}). The standard errors include this."
                 )
         if self.region is not None:
             found += self.region.sentences
@@ -153,7 +153,7 @@ class IdentifiabilityStudy(Tabled):
         worst = None if self.region is None or not self.region.axes else self.region.axes[-1]
         if worst is not None and np.isinf(worst.standard_error) and not self.suggestions:
             found.append(
-                f"No output of this model would determine {worst.combination}: fix a quantity, or give a prior."
+                f"No output of this model would determine {worst.combination}: fix a quantity or add a prior."
             )
         return tuple(found)
 
@@ -252,14 +252,14 @@ def _kind(name: str, bare: Structure, fitted: Result | None) -> tuple[str, str]:
     hidden = bare.of(name)
     if hidden is not None:
         error = np.inf if fitted is None else fitted.standard_errors[name]
-        remark = "; only priors determine it" if np.isfinite(error) else ""
+        remark = "; determined only by priors" if np.isfinite(error) else ""
         return STRUCTURAL, f"{STRUCTURAL}: {hidden.sentence}{remark}"
     if fitted is None:
         if bare.rank < 0 or name not in bare.names:
             return UNKNOWN, "not examined"
         return WELL_DETERMINED, "structurally identifiable"
     verdict = fitted.identifiability[name]
-    could = "dense data without errors would determine it" if bare.rank >= 0 else "its structure is not known"
+    could = "identifiable from dense, error-free data" if bare.rank >= 0 else "structural identifiability not tested"
     if verdict.kind == NOT_IDENTIFIABLE:
         return PRACTICAL, f"{PRACTICAL}: {verdict.sentence.removeprefix('not identifiable: ')}, but {could}"
     if verdict.kind == POORLY_DETERMINED:

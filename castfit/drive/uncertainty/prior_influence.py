@@ -67,20 +67,20 @@ class PriorInfluence:
         """Return a phrase that describes the influence of the priors on an estimate."""
         shift, share = self.shifts[name], self.shares[name]
         if not self.likelihood.success:
-            return "not known: the fit without priors did not succeed"
+            return "not available: the fit without priors failed"
         kind = self.likelihood.identifiability[name].kind
         if kind == NOT_IDENTIFIABLE:
             known = np.isfinite(self.posterior.standard_errors[name])
-            return "determined by priors alone" if known else "determined neither by data nor by priors"
+            return "determined by priors only" if known else "determined neither by data nor by priors"
         if kind == AT_BOUND or not np.isfinite(shift):
             return f"without priors {self.likelihood.identifiability[name].sentence}"
-        much = f"moved by {shift:+.2g} standard errors"
-        said = "as the data say" if abs(shift) < LITTLE else much
+        much = f"shifted by {shift:+.2g} standard errors"
+        said = "no relevant shift" if abs(shift) < LITTLE else much
         if self.posterior.identifiability[name].kind == AT_KINK:
-            return f"held at the kink of its prior; {said}"
+            return f"fixed at the kink of its prior; {said}"
         if abs(shift) >= FAR:
-            said = f"{much}: prior and data contradict each other"
-        return f"{said}; most is known from priors" if share > MOST else said
+            said = f"{much}: prior and data are in conflict"
+        return f"{said}; most of the information comes from priors" if share > MOST else said
 
     def summary(self) -> str:
         """Return the table that `print` shows."""
@@ -94,10 +94,10 @@ class PriorInfluence:
         lines = [
             *aligned(rows, "<>>>>><"),
             "",
-            f"sum of squared residuals of the data: {fits[0]:.6g} with priors, {fits[1]:.6g} without",
+            f"sum of squared data residuals: {fits[0]:.6g} with priors, {fits[1]:.6g} without priors",
         ]
         if not self.likelihood.success:
-            lines.append(f"The fit without priors did not succeed: {self.likelihood.message}")
+            lines.append(f"The fit without priors failed: {self.likelihood.message}")
         return "\n".join(lines)
 
     __str__ = summary
@@ -155,7 +155,7 @@ def prior_influence(
     assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smooth):
         said = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
-        check("prior_influence", [f"the problem has no priors{said}; there is nothing to compare"])
+        check("prior_influence", [f"the problem has no priors{said}, so there is nothing to compare"])
     posed = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
     alone = fit(posed.without_priors(), transcription, solver, start=result, **options)
     errors = {n: _search_error(alone, j) for j, n in enumerate(alone.names)}

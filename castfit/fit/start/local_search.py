@@ -187,8 +187,9 @@ def grow(
 
 
 def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
-    """Estimate constant states and parameters under gradually hardened equations. Return theta and the work in
-    simulations.
+    """Estimate constant states and parameters under gradually hardened equations.
+
+    Return theta and the work in simulations.
 
     `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RAMPS`.
     """

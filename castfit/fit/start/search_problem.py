@@ -204,7 +204,7 @@ def reach_of(guess: Array, log: Mask) -> Array:
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
     """Describe the ranges of starts, in natural values, of quantities without a bound; empty if there are none."""
     said = listed((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
-    return f"Where a bound is missing, starts were drawn about the guess: {said}." if ranges else ""
+    return f"Starting points were sampled around the guess where bounds are infinite: {said}." if ranges else ""
 
 
 def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:

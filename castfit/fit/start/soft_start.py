@@ -115,8 +115,8 @@ def softened(problem: Posed, theta: Array, integrator: IntegratorOptions, statio
     try:
         found = soft_start(problem, theta, integrator, stations=stations)
     except Stopped as stopped:
-        return Origin(theta, "There was no time for soft equations.", stopped.status)
-    note = f"Started from constant states and soft equations, {found.steps} steps."
+        return Origin(theta, "No time was left for relaxed equations.", stopped.status)
+    note = f"Started from constant states with relaxed equations, {found.steps} steps."
     return Origin(found.theta, note, nodes=found.nodes)
 
 

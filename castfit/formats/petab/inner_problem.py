@@ -200,8 +200,9 @@ class LinearQuantities:
     obstacles: Mapping[str, str]
 
     def projection(self, posed: Posed, sigma: tuple[Array, Array]) -> InnerProjection:
-        """Build the projection that replaces a staged problem's own one; `sigma` has the floors and ceilings of
-        unknown sigmas.
+        """Build the projection that replaces a staged problem's own one.
+
+        `sigma` has the floors and ceilings of unknown sigmas.
         """
         inner = np.array(self.entries, dtype=np.intp)
         place = {j: k for k, j in enumerate(self.entries)}

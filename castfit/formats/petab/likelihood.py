@@ -47,8 +47,9 @@ class Evaluated:
 
     @property
     def negative_log_likelihood(self) -> float:
-        """Negative log-likelihood of the data with all constants; sigmas without a given value are at their
-        estimates.
+        """Negative log-likelihood of the data with all constants.
+
+        Sigmas without a given value are at their estimates.
         """
         unknown = int(self.staged.layout.group_sizes.sum())
         return 0.5 * float(neg2loglik(self.at.cost, constant(self.posed), n_unknown=unknown))

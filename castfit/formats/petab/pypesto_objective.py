@@ -117,8 +117,9 @@ class ScaledLikelihood(Picklable):
 
     @one_blas_thread
     def _dense_point(self, x: Array) -> tuple[DenseSingleShooting, Array, Array] | None:
-        """Return the dense evaluator, theta with optimal eliminated entries, and T. Return None if it is missing or
-        fails.
+        """Return the dense evaluator, theta with optimal eliminated entries, and T.
+
+        Return None if it is missing or fails.
         """
         dense = self._dense
         if dense is None:

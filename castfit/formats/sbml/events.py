@@ -132,8 +132,9 @@ def _number(values: SbmlValues, time: ca.SX) -> float:
 
 
 def _slope(values: SbmlValues, g: ca.SX) -> float | None:
-    """Return the slope in time of a difference that is linear in time, if the slope is a nonzero number; None
-    otherwise.
+    """Return the slope in time of a difference that is linear in time, if the slope is a nonzero number.
+
+    None otherwise.
     """
     if ca.depends_on(g, values.varying) or jumps(g):
         return None

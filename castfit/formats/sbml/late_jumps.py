@@ -17,8 +17,9 @@ _BEFORE_OTHERS = 1e200  # a priority: what was so a time ago is so before anythi
 
 
 def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: EventLimits) -> tuple[Event, ...]:
-    """Return the events together with the jumps of delayed values that they cause. At equal times these jumps come
-    first.
+    """Return the events together with the jumps of delayed values that they cause.
+
+    At equal times these jumps come first.
     """
     late: list[Event] = []
     now: list[Event] = []

@@ -512,8 +512,9 @@ class SbmlValues(LazyValues):
         return found
 
     def _endless(self, state: str) -> str:
-        """Describe the unsupported dependence of a state on fed-back delayed values or equations; empty if there is
-        none.
+        """Describe the unsupported dependence of a state on fed-back delayed values or equations.
+
+        Empty if there is none.
         """
         for name in sorted(self._behind(state)):
             if any(ca.depends_on(self.state_rate(name), z) for z in self.algebraic.values()):

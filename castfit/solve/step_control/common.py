@@ -41,8 +41,9 @@ class LineSearch:
         return self.ledger.evaluate(np.clip(self.at.v + dv, staged.lower, staged.upper))
 
     def norm(self, dv: Array) -> float:
-        """Root mean square of theta and node steps, in units of their magnitudes; eliminated variables have no
-        steps.
+        """Root mean square of theta and node steps, in units of their magnitudes.
+
+        Eliminated variables have no steps.
         """
         square = self.in_units(dv) ** 2
         return sqrt(float(np.add.reduce(square)) / square.size)
@@ -65,8 +66,9 @@ class LineSearch:
 
 @dataclass(frozen=True)
 class Advance:
-    """Result of a step control: the new point, None if every trial failed; the damping factor; the memory for the
-    next step.
+    """Result of a step control: the new point, None if every trial failed.
+
+    The damping factor; the memory for the next step.
 
     `report` holds figures for the history, such as the level function; promise: by how much the next step is expected
     to lower the cost of the linear model, where that is known.

@@ -104,7 +104,7 @@ def compare(
     mistakes += run.mistakes()
     known = real(reference)
     if reference is not None and (known is None or not np.isfinite(known)):
-        mistakes.append(f"reference is {text(reference)}; give the objective of the global optimum, or None")
+        mistakes.append(f"reference is {text(reference)}; expected the objective of the global optimum, or None")
     require_problem("compare", problem, mistakes)
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     drawn = draws.first

@@ -149,7 +149,7 @@ def methods_from(
     if isinstance(given, Mapping):
         entries = named("methods", given, mistakes)
     elif listed is None:
-        mistakes.append(f"methods is {text(given)}; give a list of names, or a mapping from names to methods")
+        mistakes.append(f"methods is {text(given)}; expected a list of names, or a mapping from names to methods")
         return {}
     else:
         mistakes += [f"methods holds {text(m)}; give names, or a mapping from names to methods" for m in listed
@@ -158,7 +158,7 @@ def methods_from(
         mistakes += [f"methods holds '{m}' twice" for m in dict.fromkeys(names) if names.count(m) > 1]
         entries = {m: m for m in names}
     if not entries and not mistakes:
-        mistakes.append("methods is empty; give at least one")
+        mistakes.append("methods is empty; pass at least one")
     read = {name: _method(name, what, mistakes, settings or {}, also or {}) for name, what in entries.items()}
     return {name: method for name, method in read.items() if method is not None}
 

@@ -66,8 +66,9 @@ class MethodTrial(Trial):
         return self.status not in _CUT_SHORT
 
     def category(self, best: float, merit: Merit | None = None) -> str:
-        """Return the category of the trial, given the objective of the best known optimum; without `merit` that is
-        chi2.
+        """Return the category of the trial, given the objective of the best known optimum.
+
+        Without `merit` that is chi2.
         """
         if self.success:
             return "correct" if self.objective <= (merit or Merit()).level(best, _SAME_OPTIMUM) else "wrong"
@@ -293,7 +294,7 @@ def within(merit: Merit) -> str:
 def correct_at(*best: float, merit: Merit | None = None) -> str:
     """Return an explanation of `COUNTS` for the given global optima."""
     found, of = ", ".join(f"{value:.6g}" for value in best), merit or Merit()
-    return f"correct: {of.measure} = {found} within {within(of)}; expected: mean time per start / success rate"
+    return f"correct: {of.measure} = {found} within {within(of)}; expected time: mean time per start / success rate"
 
 
 def legend(descriptions: Mapping[str, str]) -> Sheet:

@@ -163,7 +163,7 @@ def incremental(
          "give True, False or None"),
     )  # fmt: skip
     if break_fraction is not None and not is_one_of(horizons, "break time"):
-        mistakes.append("break_fraction is for horizons='break time'; leave it out")
+        mistakes.append("break_fraction has an effect only with horizons='break time'; remove it")
     mistakes += flag_mistakes(coarse=coarse, fallback=fallback) + run.mistakes()
     require_problem("incremental", problem, mistakes)
     if not isinstance(horizons, str):
@@ -467,5 +467,5 @@ def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:
     if not (np.diff(times) > 0).all():
         found.append(f"horizons is {text(horizons)}; give increasing times")
     if times[0] < first:
-        found.append(f"the first horizon is {times[0]:g}, but nothing is measured before {first:g}; start later")
+        found.append(f"the first horizon is {times[0]:g}, but the first measurement is at {first:g}; pass a longer horizon")
     return found

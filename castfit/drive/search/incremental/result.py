@@ -120,7 +120,7 @@ class IncrementalResult(SearchResult):
             ("status", lambda h: h.status.value),
             ("fallback", lambda h: h.fallback),
         )
-        counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the whole horizon"
+        counted = f"{self.iterations} iterations, equivalent to {self.equivalent_iterations:.2f} on the full horizon"
         return "\n".join([*table.lines, "", f"{counted}; {self.time:.2f} s", "", self.result.summary()])
 
     def __repr__(self) -> str:

@@ -147,7 +147,7 @@ def multistart(
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)
     if start_strategy is not None:
-        unknown = f"start_strategy is {text(start_strategy)}; give 'decomposed', 'soft' or None"
+        unknown = f"start_strategy is {text(start_strategy)}; expected 'decomposed', 'soft' or None"
         if is_one_of(start_strategy, "decomposed"):
             mistakes += decomposition_mistakes(problem.posed)
         elif not is_one_of(start_strategy, "soft"):
@@ -156,7 +156,7 @@ def multistart(
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     if items(starts) is not None:
         drawn = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
-        mistakes += [f"the starts are given, so none are drawn; leave out {n}=" for n, said in drawn.items() if said]
+        mistakes += [f"starts were passed, so no starting points are sampled; remove {n}=" for n, said in drawn.items() if said]
     check("multistart", mistakes)
     most = 10 if max_draws is None else int(max_draws)
     if transcription is None:
@@ -252,9 +252,9 @@ class StartLog:
         before = () if kept.plan is None else kept.plan.drawn
         if before != drawn[: len(before)]:
             had = f"'{file.path}' has {len(before)} starts"
-            how = "fewer were asked for; give at least as many"
+            how = "starts= is smaller; pass at least as many"
             if len(before) <= len(drawn):
-                how = "others were drawn now; continue it with the same starts (a Latin hypercube cannot grow)"
+                how = "the starting points differ; resume with the same number of starts (a Latin hypercube cannot be extended)"
             raise InputError("checkpoint", [f"{had}; {how}"])
         if kept.plan is None or kept.plan.merit is None or len(drawn) > len(before):
             file.append({"plan": StartPlan.of(drawn, self._merit, **labels)})
@@ -289,7 +289,7 @@ class StartLog:
         """Build the final message of the run, with the names of lost starts and any trouble with the checkpoint."""
         rows, wanted = list(self.rows.values()), self._draws.wanted
         finished = sum(row.finished for row in rows)
-        short = f"The time sufficed to draw {len(rows)} of {wanted} starts." if len(rows) < wanted else ""
+        short = f"Only {len(rows)} of {wanted} starting points were sampled within the time limit." if len(rows) < wanted else ""
         return ending(run.stopped(by, finished < len(rows)), rows, finished, "starts", short, self._draws.note, trouble)
 
 

@@ -255,7 +255,7 @@ class MultistartResult(SearchResult, SavedResult):
             return None
         plan, drawn = kept.plan, kept.plan.drawn
         rows = {i: StartRow(i, start) for i, start in enumerate(drawn)} | kept.rows
-        ended = f"Read from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
+        ended = f"Loaded from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
         end = kept.end or {"message": ended, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
         merit = plan.merit or Merit(measure_of(rows.values()), floor=plan.floor)
@@ -270,12 +270,12 @@ class MultistartResult(SearchResult, SavedResult):
         lines += counted("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
         again = sum(max(row.draws - 1, 0) for row in self.starts)
         if again:
-            lines.append(f"drawn again because they could not be evaluated: {again}")
+            lines.append(f"resampled because the model could not be evaluated: {again}")
         return "\n".join([*lines, *counted("failed evaluations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
         if not self.optima:
-            return f"MultistartResult({len(self.starts)} starts, none succeeded)"
+            return f"MultistartResult({len(self.starts)} starts, none converged)"
         lowest = self.optima[0]
         return (
             f"MultistartResult({len(self.starts)} starts: {self.measure} = {lowest.objective:.6g} found "

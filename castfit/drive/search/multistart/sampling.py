@@ -90,19 +90,19 @@ def draw(
     given: list[dict[str, float]] = []
     if listed is not None:
         if sampling is not None or limits is not None:
-            mistakes.append("the starts are given, so nothing is sampled; leave out sampling= and limits=")
+            mistakes.append("starts were passed, so nothing is sampled; remove sampling= and limits=")
         given = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
     if not given and not is_count(starts, 1, _MOST):
         shown = "empty" if listed == [] else text(starts)
-        mistakes.append(f"starts is {shown}; give a number from 1 to {_MOST}, or a list of {{name: value}}")
+        mistakes.append(f"starts is {shown}; expected a number from 1 to {_MOST} or a list of {{name: value}}")
     if listed is None and callable(sampling):
         if limits is not None:
-            mistakes.append("limits are given besides a function that samples; leave out one of them")
+            mistakes.append("limits and a sampling function cannot be combined; remove one of them")
     elif listed is None:
         kind = "sobol" if sampling is None else sampling
         if not is_one_of(kind, *SAMPLINGS):
             nearest = suggest(str(kind), SAMPLINGS)
-            mistakes.append(f"sampling is {text(kind)}: {nearest}, or give a function of a generator")
+            mistakes.append(f"sampling is {text(kind)}: {nearest}, or pass a function of a generator")
         axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
     if len(mistakes) > before:
         return DrawnStarts((), None)
@@ -186,7 +186,7 @@ def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator
 
 def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
     given = named("limits", limits, mistakes)
-    mistakes += [f"limits names '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
+    mistakes += [f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
                  if n not in problem.names]  # fmt: skip
     follow = _following(problem.posed)
     return [
@@ -209,8 +209,8 @@ def _following(problem: Posed) -> frozenset[str]:
 def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:
     name, lower, upper = quantity.name, quantity.lower, quantity.upper
     remedy = (
-        f"give limits={{'{name}': (lower, upper)}}, or a distribution such as scipy.stats.norm(mean, deviation) there, "
-        "or a function as sampling="
+        f"set limits={{'{name}': (lower, upper)}}, or a distribution such as scipy.stats.norm(mean, deviation), "
+        "or pass a function as sampling="
     )
     if all(callable(getattr(given, method, None)) for method in ("cdf", "ppf")):
         if not float(given.cdf(upper)) > float(given.cdf(lower)):
@@ -223,7 +223,7 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
     if given is not None:
         pair = reals(given)
         if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
-            mistakes.append(f"the limits of '{name}' are {text(given)}; give (lower, upper) or a distribution")
+            mistakes.append(f"the limits of '{name}' are {text(given)}; expected (lower, upper) or a distribution")
             return _Axis(quantity, lower, upper)
         if pair[0] < lower or pair[1] > upper:
             mistakes.append(f"the limits {text(given)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
@@ -232,9 +232,9 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
         return about
     if not np.isfinite([lower, upper]).all():
         where = f"[{lower:g}, {upper:g}]" + (f" about its guess {quantity.guess:g}" if given is None else "")
-        mistakes.append(f"'{name}' lies in {where}, where no start can be drawn; {remedy}")
+        mistakes.append(f"'{name}' has the limits {where}, from which no starting point can be sampled; {remedy}")
     elif log and not lower > 0:
-        mistakes.append(f"'{name}' is drawn evenly in its logarithm, but its lower limit is {lower:g}; {remedy}")
+        mistakes.append(f"'{name}' is sampled on a log scale, but its lower limit is {lower:g}; {remedy}")
     return _Axis(quantity, lower, upper, log)
 
 

@@ -257,8 +257,9 @@ class PortfolioState:
 
     @property
     def last_resort(self) -> int | None:
-        """Index of the lowest candidate that looks better than every solution, optimum or not; fitted when the time
-        is over.
+        """Index of the lowest candidate that looks better than every solution, optimum or not.
+
+        Fitted when the time is over.
         """
         return self._promising(self.table["size"] > 0)
 
@@ -317,8 +318,9 @@ class PortfolioState:
         return np.asarray(T["following"].sum() + expected <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
 
     def found(self, *, independent: bool = True) -> Index:
-        """Return the indices of the candidates that ended in the best optimum; if `independent`, moved points do not
-        count.
+        """Return the indices of the candidates that ended in the best optimum.
+
+        If `independent`, moved points do not count.
 
         What was seen to be no better was not fitted at full accuracy; that it is the same the search's cost tells.
         """
@@ -431,8 +433,9 @@ def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, r
 
 
 def _limit(state: PortfolioState, look: int) -> float:
-    """Return the median cost of recent candidates at a look, above which the next one is dropped; inf if there are
-    too few.
+    """Return the median cost of recent candidates at a look, above which the next one is dropped.
+
+    Inf if there are too few.
     """
     costs = state.table["looks"][:, look]
     known = costs[np.isfinite(costs)][-_MEMORY:]

@@ -71,15 +71,15 @@ def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
     known = {q.name: q for q in problem.quantities}
     for name, pair in given.items():
         if name not in known:
-            mistakes.append(f"limits names '{name}', which is not estimated: {suggest(name, known)}")
+            mistakes.append(f"limits has the name '{name}', which is not estimated: {suggest(name, known)}")
             continue
         q, ends = known[name], reals(pair)
         if ends is None or ends.shape != (2,) or not ends[0] <= ends[1] or not np.isfinite(ends).all():
-            mistakes.append(f"the limits of '{name}' are {text(pair)}; give (lower, upper)")
+            mistakes.append(f"the limits of '{name}' are {text(pair)}; expected (lower, upper)")
         elif ends[0] < q.lower or ends[1] > q.upper:
             mistakes.append(f"the limits {text(pair)} of '{name}' exceed its bounds [{q.lower:g}, {q.upper:g}]")
         elif q.scale == "log" and not ends[0] > 0:
-            mistakes.append(f"'{name}' is searched in its logarithm, but its lower limit is {ends[0]:g}")
+            mistakes.append(f"'{name}' is searched on a log scale, but its lower limit is {ends[0]:g}; pass a positive limit")
     return mistakes
 
 

@@ -163,7 +163,7 @@ def _ways(given: Any, mistakes: list[str]) -> tuple[str, ...]:
         return tuple(WAYS)
     named = items(given)
     if not named or isinstance(given, str):
-        mistakes.append(f"ways is {text(given)}; give a list of names, of {', '.join(WAYS)}")
+        mistakes.append(f"ways is {text(given)}; expected a list of names from {', '.join(WAYS)}")
         return ()
     mistakes += [f"ways contains {text(w)}: {suggest(str(w), WAYS)}" for w in named if not is_one_of(w, *WAYS)]
     return tuple(dict.fromkeys(str(w) for w in named))

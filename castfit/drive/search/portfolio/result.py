@@ -88,7 +88,7 @@ class PortfolioProgress:
     def sentence(self) -> str:
         """The state of things in one line."""
         if not np.isfinite(self.chi2) and np.isfinite(self.lowest):
-            at = f"{self.measure} = {self.objective:.6g} in a valley, no optimum yet"
+            at = f"{self.measure} = {self.objective:.6g} in a flat valley, not yet an optimum"
             return f"{self.candidates} candidates: {at}, {self.seconds:.1f} s"
         if not np.isfinite(self.cost):
             return f"{self.candidates} candidates, no solution yet, {self.seconds:.1f} s"
@@ -187,25 +187,25 @@ class PortfolioResult(SearchResult):
         number = f"{self.measure} = {self.objective:.6g}"
         if self.best is None or not self.success:
             lower = self.best is not None and any(c.success for c in self.candidates)
-            floor = f"The best point, {number}, is on the floor of a long valley: lower than all that converged"
+            floor = f"The best point ({number}) lies in a long flat valley, below every converged candidate"
             if lower:
-                return f"{floor}, and not seen to be an optimum, after {made}. Fit on from there."
-            return f"None of {made} ended in a solution."
+                return f"{floor}. After {made} it is not confirmed as an optimum; continue the fit from there."
+            return f"None of {made} converged to a solution."
         times = {0: "by moves alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
         ways = sum(way.finds > 0 for way in self.ways)
         by = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
-        apart = f" that lie {100 * self.spread:.0f} % of the searched range apart" if np.isfinite(self.spread) else ""
-        whence = f" from starts of their own{apart}" if self.finds > 1 else ""
-        return f"The lowest optimum, {number}, was found {times}{whence}{by}; nothing lower by {made}."
+        apart = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
+        whence = f" from independent starting points{apart}" if self.finds > 1 else ""
+        return f"The lowest optimum ({number}) was found {times}{whence}{by}; {made} found none lower."
 
     @property
     def _sure(self) -> str:
         """Sentence about the certainty of the result, and the reason why the search ended."""
         if self.sure:
-            return f"Sure, as far as a search can tell: {self.reason}"
+            return f"Stopping criterion met: {self.reason}"
         if not self.success:
             return self.reason
-        return f"Not sure: {self.reason} There may be a better optimum: give more time (max_time), or narrower bounds."
+        return f"Stopping criterion not met: {self.reason} A better optimum may exist: increase max_time or narrow the bounds."
 
     def sheet(self) -> Sheet:
         """Return the table of the ways."""

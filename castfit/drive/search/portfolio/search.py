@@ -212,7 +212,7 @@ class _PortfolioSearch:
         if not self._best.success and self.state.valley(last=True) is None:  # else it is followed to its end first
             return ""
         if self._best.goodness.described:
-            return f"it was found as often as was asked for ({self.finds})."
+            return f"the optimum was found the requested number of times ({self.finds})."
         T = self.state.table
         if T.size < _TROUBLED or any(part > _HALF for part in self._best.goodness.unexplained.values()):
             return ""
@@ -222,7 +222,7 @@ class _PortfolioSearch:
         while last < N - 1:  # the next one that differs
             w, last = w + 1, int(costs.searchsorted(float(costs[last + 1]) + SAME, side="right")) - 1
         if not fits_lacking(w, N):
-            return f"{N} ends from starts of their own are {w} different ones, and a better one is unlikely."
+            return f"{N} independent candidates ended in {w} different optima; a better one is unlikely."
         return ""
 
     def progress(self) -> PortfolioProgress:
@@ -284,8 +284,9 @@ class _PortfolioSearch:
 
 
 def _spread(begun: Sequence[Sequence[float]], field: Field) -> float:
-    """Compute the median distance of starts over quantities, relative to the sampled range. Return NaN for fewer
-    than two starts.
+    """Compute the median distance of starts over quantities, relative to the sampled range.
+
+    Return NaN for fewer than two starts.
     """
     starts, width = np.array([start for start in begun if start]), field.upper - field.lower
     if len(starts) < 2 or not (width > 0.0).any():
@@ -305,8 +306,9 @@ def _row(t: Tried, *, best: bool) -> SearchCandidate:
 
 
 def _rank(end: Outcome) -> tuple[bool, float]:
-    """Return a sort key of a fitted candidate: solutions, and valley floors where these are clearly lower; then the
-    others.
+    """Return a sort key of a fitted candidate: solutions, and valley floors where these are clearly lower.
+
+    Then the others.
     """
     if end.result is None:
         return True, np.inf

@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
 WAYS = {
-    "fit": "the default fit from a random start",
-    "box": "the best of several draws, single shooting in a box",
-    "growing": "the best of several draws, ever longer horizons",
-    "soft": "the best of several draws, soft equations from constant states",
-    "incremental": "incremental single shooting from a random start",
-    "decomposed": "the default fit after equations that share no parameter were estimated apart",
-    "moved": "good points moved, single shooting in a box",
+    "fit": "default fit from a random starting point",
+    "box": "best of several random points, single shooting with trust region",
+    "growing": "best of several random points, growing horizons",
+    "soft": "best of several random points, relaxed equations from constant states",
+    "incremental": "incremental single shooting from a random starting point",
+    "decomposed": "default fit after separate estimation of equations that share no parameter",
+    "moved": "perturbed good points, single shooting with trust region",
 }
 """The ways, in words."""
 
@@ -85,7 +85,7 @@ FOLLOW = "follow"
 EXCHANGED = "exchanged"
 """The order to go down from where two quantities have changed places."""
 
-WORDS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting in a box"}
+WORDS = {**WAYS, EXCHANGED: "two quantities of the best point exchanged, single shooting with trust region"}
 
 SAME = 0.1
 """Difference of two costs, in the logarithm of the likelihood, up to which they are of one optimum."""

@@ -69,11 +69,11 @@ def box_of(problem: Posed, mistakes: list[str]) -> SearchBounds:
             continue
         where = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
         if quantity.kind == "initial state":
-            remedy = f"give '{quantity.of}' free(guess, lower=..., upper=...)"
+            remedy = f"pass '{quantity.of}' as free(guess, lower=..., upper=...)"
         else:
-            remedy = f"give '{quantity.of}' Parameter(value, lower=..., upper=...)"
+            remedy = f"pass '{quantity.of}' as Parameter(value, lower=..., upper=...)"
         positive = ", the lower one positive," if quantity.scale == "log" else ""
-        mistakes.append(f"{where}; a scatter search needs finite bounds{positive}: {remedy}")
+        mistakes.append(f"{where}; scatter search needs finite bounds{positive}: {remedy}")
     return SearchBounds(lower, upper, searched, problem.guess)
 
 

@@ -152,7 +152,7 @@ class SearchLog(LogRecord):
     def check(self) -> None:
         """Raise `Halt` where a limit is met."""
         if self.best_f <= self._vtr:
-            raise Halt("The value to reach was reached.")
+            raise Halt("The target objective was reached.")
         if self.simulations >= self._max_eval:
             raise Halt(OUT_OF_SIMULATIONS)
         if time.time() >= self._session.run.deadline:

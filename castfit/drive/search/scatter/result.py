@@ -82,7 +82,7 @@ class Generation:
     def sentence(self) -> str:
         """The state of things in one line."""
         known = np.isfinite(self.objective)
-        found = f"best {self.measure} = {self.objective:.8g}" if known else "nothing could be simulated yet"
+        found = f"best {self.measure} = {self.objective:.8g}" if known else "no point could be simulated yet"
         work = f"{self.simulations} simulations, {self.searches} local searches"
         return f"generation {self.generation}: {found}; {work}, {self.seconds:.1f} s"
 
@@ -159,9 +159,9 @@ class ScatterResult(SearchResult):
         parts = [self.reason]
         if self.best is None:
             nothing = "No point could be simulated"
-            parts += [f"{said}." for said in counted(nothing, self.failures) or [f"{nothing}: no cause is known"]]
+            parts += [f"{said}." for said in counted(nothing, self.failures) or [f"{nothing}: the cause is unknown"]]
         elif not self.success:
-            parts.append(f"The best point is no solution: {self.best.message}")
+            parts.append(f"The best point is not a solution: {self.best.message}")
         return " ".join([*parts, *self.warnings])
 
     @cached_property
@@ -209,11 +209,11 @@ class ScatterResult(SearchResult):
         ]
         lines += [*optima_lines(self.optima, len(self.searches), measure=self.measure), *self.misfit()]
         if self.logarithmic:
-            lines.append("searched in the logarithm: " + ", ".join(self.logarithmic))
+            lines.append("searched on a log scale: " + ", ".join(self.logarithmic))
         return "\n".join([*lines, *counted("failed simulations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
-        number = "nothing could be simulated"
+        number = "no point could be simulated"
         if self.best is not None:
             number = f"{self.best.measure} = {self.objective:.6g}"
         return (

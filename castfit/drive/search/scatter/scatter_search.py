@@ -42,7 +42,7 @@ SOLVER = GaussNewton("levenberg_marquardt", homotopy="never", max_iter=200)
 _PER_QUANTITY = 100  # simulations
 _STARTS = (None, "matching", "decomposed")
 _CHOOSE = f"choose one of {', '.join(map(repr, _STARTS))}"
-_GONE = {"islands": "there are no islands any more, which needed more simulations than one search; leave islands= out"}
+_GONE = {"islands": "the option islands= was removed; remove it"}
 
 
 def scatter_search(
@@ -181,7 +181,7 @@ def scatter_search(
     mistakes += rng_mistakes(rng)
     mistakes += option_mistakes(
         ("max_eval", max_eval, max_eval is None or is_within(max_eval, 1), "give at least 1"),
-        ("vtr", vtr, is_within(vtr), "give the objective that is to be reached"),
+        ("vtr", vtr, is_within(vtr), "pass the target objective"),
         ("local_start", local_start, is_one_of(local_start, *_STARTS), _CHOOSE),
         ("join_reach", join_reach, is_within(join_reach, 0, 1), "give a number from 0 to 1"),
     )

@@ -139,8 +139,8 @@ def _all_followed(
         if not isinstance(outcome, tuple):
             said, asked = getattr(outcome, "message", outcome), targets[n].asked
             assert asked is not None
-            raise InputError("predict", [f"{asked.output} at {asked.time:g} was not followed ({said}); take "
-                                         "bands='linear'"])  # fmt: skip
+            raise InputError("predict", [f"the profile of {asked.output} at {asked.time:g} was not computed ({said}); "
+                                         "use bands='linear'"])  # fmt: skip
         found[n] = outcome
         return None
 
@@ -156,7 +156,7 @@ def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]
     setting, targets, top = thaw(job)
     begun = setting.begun(targets[n])
     if isinstance(begun, Status):
-        raise InputError("predict", [f"the best fit could not be repeated ({begun.value}); fit again, or take "
+        raise InputError("predict", [f"the best fit could not be reproduced ({begun.value}); fit again, or use "
                                      "bands='linear'"])  # fmt: skip
     tracer, held, spot = begun
     goal = Goal((top,), parts=_STEPS)
@@ -166,8 +166,9 @@ def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]
 
 
 def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result: Result, factor: float) -> float:
-    """Return the crossing of the threshold by the profile, or by that of a new value; infinite if none, NaN if
-    unknown.
+    """Return the crossing of the threshold by the profile, or by that of a new value.
+
+    Infinite if none, NaN if unknown.
     """
     centre = float(branch.c[int(np.argmin(branch.delta))])
     last = float(branch.c[-1] if side > 0 else branch.c[0])

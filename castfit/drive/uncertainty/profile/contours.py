@@ -195,7 +195,7 @@ def contours(
     both = {"first is": first, "second is": second}
     targets = tuple(t for said, one in both.items() for t in read_targets(result, posed, [one], mistakes, said))
     if len(targets) == 2 and targets[0].name == targets[1].name:
-        mistakes.append(f"first and second are both '{targets[0].name}'; give two quantities")
+        mistakes.append(f"first and second are both '{targets[0].name}'; pass two different quantities")
     mistakes += [f"{t.name} is a prediction; give two quantities or expressions" for t in targets
                  if isinstance(t, OfPrediction)]  # fmt: skip
     if not result.absolute_sigma and result.dof <= 0:
@@ -224,10 +224,10 @@ def contours(
             line, closed[level] = _line(below, above)
             lines[level] = _natural(targets, line)
             missed += int(np.isnan(line).any(axis=1).sum())
-    ended = "All lines were followed." if stopped is None else STOPS.get(stopped, stopped.sentence)
+    ended = "All contour lines were computed." if stopped is None else STOPS.get(stopped, stopped.sentence)
     if missed:
         ended += (
-            f" Integrated with error control the model has another objective at {missed} points: choose finer elements."
+            f" Integration with error control gives another objective at {missed} points: use finer elements."
         )
     known = bool(np.isfinite(centre).all())
     ellipses = {level: _natural(targets, _ellipse(centre, covariance, top)) for level, top in tops.items()}

@@ -229,8 +229,9 @@ class Tracer:
         return found
 
     def _found(self, held: StagedProblem, within: float, *, thorough: bool) -> Array | Corrected | Status:
-        """Solve the constrained problem, with full corrector steps at the end if they succeed. Return the status if
-        the solve fails.
+        """Solve the constrained problem, with full corrector steps at the end if they succeed.
+
+        Return the status if the solve fails.
         """
         if isinstance(self.solver, GaussNewton):
             rough = self._solved(held, _NEARBY, thorough=thorough)

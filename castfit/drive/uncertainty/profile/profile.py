@@ -240,7 +240,7 @@ def choose_thresholds(
     """Return by which distribution, and per level by how much -2 log L may rise."""
     by = limits if limits != "auto" else ("chi2" if result.absolute_sigma else "F")
     if by == "F" and result.dof <= 0:
-        mistakes.append("no degrees of freedom are left to estimate the noise; give sigma, or limits='chi2'")
+        mistakes.append("no degrees of freedom are left to estimate the noise; pass sigma or limits='chi2'")
         return by, {}
     return by, {
         f"{level:g}": threshold(level, n_data=result.n_data, dof=result.dof, by=by) for level in sorted(set(levels))
@@ -452,7 +452,7 @@ def _message(stopped: Status | None, sides: Mapping[int, Followed | None], n_tar
     total = 2 * n_targets
     sides = {i: f for i, f in sides.items() if i < total}
     done = sum(f is not None and not f.cut and not f.status for f in sides.values())
-    count = f"All {total} sides were followed." if done == total else f"{done} of {total} sides were followed."
+    count = f"All {total} profile branches were computed." if done == total else f"{done} of {total} profile branches were computed."
     lost = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
     said = [STOPS[stopped]] if stopped is not None else []
     said += [count, *(f"Not followed: {why}." for why in lost), *([trouble] if trouble else [])]

@@ -39,12 +39,12 @@ def owner(result: Any, mistakes: list[str]) -> Posable | None:
         mistakes.append(f"result is {refused(result, 'give the Result of a fit')}")
         return None
     if result.problem is None:
-        mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
+        mistakes.append("the loaded result has no model; call result.with_problem(problem) first")
         return None
     if not result.success:
-        mistakes.append(f"the fit did not succeed ({result.status.value}), so that there is nothing to start from")
+        mistakes.append(f"result is not a solution ({result.status.value}); pass a converged fit")
     if kinks_of(result.problem.posed):
-        mistakes.append("the problem has Laplace priors (lasso), whose kinks have no profile; fit it with other priors")
+        mistakes.append("profiles are undefined at the kinks of Laplace priors (lasso); use other priors")
     return result.problem
 
 
@@ -135,7 +135,7 @@ def _of_prediction(
     if not is_one_of(entry.output, *outputs):
         wrong.append(f"{label}: {text(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
     if entry.experiment is None and len(conditions) > 1:
-        wrong.append(f"{label}: there are several experiments; give experiment= one of {', '.join(conditions)}")
+        wrong.append(f"{label}: the problem has several experiments; set experiment= to one of {', '.join(conditions)}")
     elif entry.experiment is not None and not is_one_of(entry.experiment, *conditions):
         wrong.append(
             f"{label}: {text(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
@@ -148,13 +148,13 @@ def _of_prediction(
         return None
     i = 0 if entry.experiment is None else conditions.index(entry.experiment)
     if time < posed.conditions[i].start:
-        mistakes.append(f"{label}: the experiment begins at {posed.conditions[i].start:g}; give a later time")
+        mistakes.append(f"{label}: the time is before the start of the experiment at {posed.conditions[i].start:g}; pass a later time")
         return None
     when = np.unique([time, max(time, posed.conditions[i].end)])  # beyond the start, where nothing moves yet
     linear = result.predict({conditions[i]: when}, bands="linear")[conditions[i]]
     value = float(linear[entry.output][0])
     if not linear[f"{entry.output} upper"][0] > value:
-        mistakes.append(f"{label} does not depend on anything that is estimated; leave it out")
+        mistakes.append(f"{label} does not depend on any estimated quantity; remove it")
         return None
     return prediction(label, PredictedOutput(i, entry.output, time, value, abs(value) or 1.0), n)
 
@@ -200,10 +200,10 @@ def _part(graph: ca.SX, posed: Posed, label: str, mistakes: list[str]) -> Mapped
             number[name] = fixed_value(fixed, "")
         else:
             own = [q.name for q in posed.quantities if q.of == name]
-            several = f"it has several values; name one of {', '.join(own)}" if own else suggest(name, posed.names)
+            several = f"several experiments have a value of it; choose one of {', '.join(own)}" if own else suggest(name, posed.names)
             mistakes.append(f"{label} contains '{name}', which is not estimated: {several}")
     if not entry and not mistakes:
-        mistakes.append(f"{label} contains nothing that is estimated; leave it out")
+        mistakes.append(f"{label} contains no estimated quantity; remove it")
     if mistakes:
         return None
     return made.part([0], [label], entry, number, len(posed.names))
@@ -248,6 +248,6 @@ def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...]
 
     graph = build(tree)
     if strange:
-        mistakes += [f"{holds} '{said}', where '{n}' is not known: {suggest(n, known)}" for n in strange]
+        mistakes += [f"{holds} '{said}' with the unknown name '{n}': {suggest(n, known)}" for n in strange]
         return None
     return graph

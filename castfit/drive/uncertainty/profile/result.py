@@ -188,11 +188,11 @@ class Profile:
         lower, upper = self.sides()
         if self.flat:
             return (
-                f"{self.name} is not identifiable: the objective is flat from {lower.followed:.3g} to "
+                f"{self.name} is not identifiable: the profile is flat from {lower.followed:.3g} to "
                 f"{upper.followed:.3g}."
             )
         more = len(self.regions()) - 1
-        beside = f" {more} more region{'s' if more > 1 else ''} of values are as good." if more else ""
+        beside = f" {more} more interval{'s' if more > 1 else ''} of values lie within the threshold." if more else ""
         return f"{lower.sentence} {upper.sentence}{beside}"
 
     def approximation(self, values: Array) -> Array:
@@ -221,7 +221,7 @@ class Profile:
             if number is not None and abs(float(key) - number) < 1e-9:
                 return key
         listed = ", ".join(known)
-        raise InputError("profile", [f"confidence_level is {text(level)}; the profile was followed for {listed}"])
+        raise InputError("profile", [f"confidence_level is {text(level)}; the profile was computed for {listed}"])
 
     def _regions(self, level: float | None) -> tuple[Region, ...]:
         return regions(self.branches, self.threshold(level))
@@ -246,30 +246,30 @@ class Profile:
         reproduced = all(branch.reproduced(c, top) for branch in self.branches)
         if not reproduced and end in (LIMIT, JUMP, CROSSED, BOUND):
             sentence = (
-                f"{name} is not known {side}: integrated with error control the model has another objective at "
-                f"{value:.5g}; choose finer elements or a tighter integrator."
+                f"{name}: the limit {side} is not reliable, because integration with error control gives another "
+                f"objective at {value:.5g}. Use finer elements or tighter integrator tolerances."
             )
             return Side(NOT_REPRODUCED, np.nan, value, sentence)
         if end in (LIMIT, JUMP, CROSSED):
-            how = " (where another optimum takes over)" if end == JUMP else ""
+            how = " (another optimum has the lower objective beyond this value)" if end == JUMP else ""
             return Side(BOUNDED, value, value, f"{name} is {least} {value:.5g} ({percent}){how}.")
         if end == BOUND:
-            told = "" if risen >= _FLAT * top else ", and say nothing about it on the way"
-            sentence = f"{name}: the data do not exclude values {to} its bound {value:.5g}{told}."
+            told = "" if risen >= _FLAT * top else ", and the profile is flat on this side"
+            sentence = f"{name}: no value {to} the bound {value:.5g} is excluded by the data{told}."
             return Side(AT_BOUND, value, value, sentence)
         if end in (FAR, ZERO) and risen < _FLAT * top:
-            sentence = f"{name} is open {side}: the objective does not rise, as far as it was followed ({value:.3g})."
+            sentence = f"{name} is unbounded {side}: the profile is flat to {value:.3g}, where the computation stopped."
             return Side(FLAT, infinity, value, sentence)
         if end in (FAR, ZERO):
-            part = f"{risen:.2g} of the {top:.3g} that would exclude a value"
-            sentence = f"{name} is open {side}: followed to {value:.3g}, the objective has risen by {part}."
+            part = f"{risen:.2g} of the threshold {top:.3g}"
+            sentence = f"{name} is unbounded {side} as far as computed: at {value:.3g} the objective has risen by {part}."
             return Side(OPEN, infinity, value, sentence)
         why = {
-            CUT: "the time was over",
+            CUT: "the time limit was reached",
             INTERRUPTED: "it was interrupted",
-        }.get(end, "no fit with the value held succeeded beyond")
+        }.get(end, "no fit with a fixed value converged beyond this point")
         sentence = (
-            f"{name} is not known {side} {value:.5g}: {why}; the objective has risen by {risen:.2g} of {top:.3g}."
+            f"{name}: the profile ends {side} {value:.5g}, because {why}. The objective has risen by {risen:.2g} of the threshold {top:.3g}."
         )
         return Side(UNFINISHED, np.nan, value, sentence)
 
@@ -435,10 +435,10 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
             if len(found) > 1:
                 lines.append(f"{p.name}: {' and '.join(_interval(*r) for r in found)} are not excluded.")
         if self.improved > 0.0:
-            lines.append(f"A better fit was found on the way: -2 log L is lower by {self.improved:.4g}; this is of it.")
+            lines.append(f"The profile found a better fit (-2 log L lower by {self.improved:.4g}); the results refer to it.")
         for k, other in enumerate(self.optima[:5], 1):
             listed = ", ".join(f"{n} = {v:.4g}" for n, v in list(other.values.items())[:6])
-            lines.append(f"Other optimum {k}: -2 log L is higher by {other.objective:.4g}, at {listed}.")
+            lines.append(f"Other optimum {k}: -2 log L higher by {other.objective:.4g}, at {listed}.")
         lines.append(
             f"{self.message} {self.transcription}, {self.solver}: {self.solves} fits, {self.time:.2f} s; limits by "
             f"{'chi-square (sigma is known)' if self.by == 'chi2' else 'F (sigma is estimated)'}."
@@ -448,7 +448,7 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
     def __repr__(self) -> str:
         """Return a one-line summary of the profiles."""
         bounded = sum(all(k == BOUNDED for k in kinds) for kinds in self.verdicts.values())
-        return f"Profiles({len(self)} quantities: {bounded} bounded on both sides; {self.message})"
+        return f"Profiles({len(self)} quantities: {bounded} with two finite limits; {self.message})"
 
     @property
     def parts(self) -> tuple[Sheet | str, ...]:

@@ -185,9 +185,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             ("jackknife", jackknife, given is None or isinstance(given, LeaveOutResult), "give castfit.leave_out(...)"),
         )
         if given is not None and is_one_of(method, "percentile"):
-            mistakes.append("jackknife is for method='bca'; leave it out")
+            mistakes.append("jackknife has an effect only with method='bca'; remove it")
         if isinstance(given, LeaveOutResult) and given.names != self.names:
-            mistakes.append("jackknife is that of another fit; give castfit.leave_out of the same result")
+            mistakes.append("jackknife belongs to another fit; pass castfit.leave_out of the same result")
         check("confidence_intervals", mistakes)
         chosen = float(chosen)
         if method == "percentile":
@@ -203,7 +203,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     def _acceleration(self) -> Array:
         problem = self.result.problem
         if problem is None:
-            said = "a loaded bootstrap does not know its model; use drawn.with_problem(problem) first"
+            said = "the loaded bootstrap has no model; call drawn.with_problem(problem) first"
             raise InputError("confidence_intervals", [said])
         posed = problem.posed.assuming(absolute_sigma=self.result.absolute_sigma)
         return acceleration(case_deletion(posed, self.result))
@@ -225,7 +225,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         first = records[0]
         kept = read_rows(records)
         rows = tuple(kept.get(i, Refit(index=i)) for i in range(max(int(first["samples"]), *(i + 1 for i in kept), 0)))
-        ended = f"Read from a file: {len(kept)} of {len(rows)} data sets were fitted."
+        ended = f"Loaded from a file: {len(kept)} of {len(rows)} data sets were fitted."
         return cls(rebuilt(Result, first["result"]), first["kind"], rows, ended, np.nan, header)
 
     def summary(self) -> str:
@@ -271,9 +271,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             wider.append(f"{name} {_growth(high - low, most - least)}")
         shown = ", ".join(wider[:6]) + (", ..." if len(wider) > 6 else "")
         return [
-            f"{failed} of {failed + len(self.solved)} fits failed; errors and intervals are those of the others.",
-            "Had all of them ended beyond either limit, percentile intervals would be wider, in search scale: "
-            f"{shown}.",
+            f"{failed} of {failed + len(self.solved)} fits failed; standard errors and intervals use the successful fits.",
+            "If all failed fits were beyond one of the limits, the percentile intervals would be wider (estimation "
+            f"scale): {shown}.",
         ]
 
     def _remarks(self) -> list[str]:
@@ -281,36 +281,36 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         fewest = int(np.ceil(2.0 / (1.0 - self.result.confidence_level))) - 1
         if len(self.solved) < fewest:
             level = f"{100 * self.result.confidence_level:g} %"
-            said.append(f"{len(self.solved)} draws are too few for {level} intervals; {fewest} are the least.")
+            said.append(f"{len(self.solved)} samples are too few for {level} intervals; at least {fewest} are needed.")
         elsewhere = sum(row.elsewhere for row in self.solved)
         if elsewhere:
             said.append(
-                f"In {elsewhere} of {len(self.solved)} data sets another start found a better optimum than the "
-                "estimate did: the draws are of several optima."
+                f"In {elsewhere} of {len(self.solved)} data sets another starting point led to a better optimum than "
+                "the estimate did. The samples come from several optima."
             )
         held = [n for n in self.names if n in self.result.active]
         if held:
-            said.append(f"A bound holds {listed(held)} at the estimate; its draws pile up there.")
+            said.append(f"{listed(held)} is at a bound at the estimate, and its samples accumulate there.")
         posed = None if self.result.problem is None else self.result.problem.posed
         if posed is not None and posed.every_prior:
             said.append(
-                "Priors were not drawn anew: where they hold information, more is unknown than estimates scatter."
+                "The priors were not resampled. If they carry information, the uncertainty is larger than the scatter of the estimates."
             )
         if posed is not None and len(self.solved) >= fewest:
             both = self.confidence_intervals(), self.confidence_intervals(method="percentile")
             none = [n for n in self.names if np.isnan(both[0][n]).any() and np.isfinite(both[1][n]).all()]
             if none:
                 said.append(
-                    f"BCa limits of {listed(none)} are quantiles that {len(self.solved)} draws do not tell; raise "
-                    "samples."
+                    f"BCa limits of {listed(none)} need extreme quantiles that {len(self.solved)} samples do not "
+                    "determine; increase samples."
                 )
         if posed is not None:
-            said.append("BCa: acceleration from values left out one by one, linearly at the estimate.")
+            said.append("BCa acceleration: from leaving out one measurement at a time (linear approximation at the estimate).")
         return said
 
     def __repr__(self) -> str:
         failed = len(self._failed)
-        return f"BootstrapResult({self.kind}: {len(self.solved)} draws of {text(list(self.names))}, {failed} failed)"
+        return f"BootstrapResult({self.kind}: {len(self.solved)} samples of {text(list(self.names))}, {failed} failed)"
 
 
 def _error(value: float) -> str:
@@ -423,11 +423,11 @@ def bootstrap(
     mistakes += kind_mistakes(kind, posed, result) if right else []
     none = is_count(starts, 0, 0)
     if isinstance(starts, bool) or (isinstance(starts, (int, np.integer)) and starts < 0):
-        mistakes.append(f"starts is {text(starts)}; give 0 for none, or how many")
+        mistakes.append(f"starts is {text(starts)}; expected the number of additional starting points, 0 for none")
         none = True
     others = () if none or mistakes else draw(posed, starts, None, limits, seed, mistakes).first
     if none and limits is not None:
-        mistakes.append("limits say where other starts are drawn; give starts=3, say, or leave limits out")
+        mistakes.append("limits has an effect only with starts > 0; set starts=3, for example, or remove limits")
     check("bootstrap", mistakes)
     recipe = resampling(kind, posed, result, seed)
     plan = RefitPlan(posed, asked, chosen, recipe.problem, tuple(others)).along(result, given=given)

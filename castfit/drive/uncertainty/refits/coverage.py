@@ -191,13 +191,13 @@ class CoverageResult(RefitsResult):
             least = self.share * self.fitted / (self.fitted + failed) if self.fitted else 0.0
             lines += ["", *self._failure_sheet().lines]
             lines.append(
-                f"{failed} fits failed and have no interval; were these counted as missing the truth, "
-                f"{100 * least:.1f} % would be inside."
+                f"{failed} fits failed and have no interval; counting them as misses, the coverage would be "
+                f"{100 * least:.1f} %."
             )
         open_ = {n: self.fitted - c.intervals for n, c in self.quantities.items() if c.intervals < self.fitted}
         if open_:
             said = ", ".join(f"{n} in {count}" for n, count in open_.items())
-            lines += ["", f"Without an interval though the fit succeeded (held by a bound, or not determined): {said}."]
+            lines += ["", f"No interval although the fit converged (at a bound, or not identifiable): {said}."]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ def coverage(
     if isinstance(problem, Result):
         posed = solved_problem("coverage", problem, mistakes)
         if truth is not None or sigma is not None:
-            mistakes.append("a result says the truth and its sigmas itself; give its problem for other ones")
+            mistakes.append("truth and sigma are part of the result; to use other values pass its problem")
         mistakes += kind_mistakes("parametric", posed, problem)
         check("coverage", mistakes)
         theta, recipe = problem.theta, resampling("parametric", posed, problem, seed)
@@ -354,11 +354,11 @@ def _sigmas(posed: Posed, given: Any, mistakes: list[str]) -> list[float]:
     labels = [name or "sigma" for name in posed.groups]
     if not labels:
         if given is not None:
-            mistakes.append("sigma is given, but the problem knows all standard deviations; leave it out")
+            mistakes.append("sigma= was passed, but all standard deviations are known; remove it")
         return []
     if isinstance(given, Mapping):
         values = named("sigma", given, mistakes)
-        mistakes += [f"sigma: '{n}' is unknown nowhere: {suggest(n, labels)}" for n in values if n not in labels]
+        mistakes += [f"sigma: '{n}' is not an unknown standard deviation: {suggest(n, labels)}" for n in values if n not in labels]
     else:
         values = {} if given is None else dict.fromkeys(labels, given)
     out: list[float] = []
@@ -376,7 +376,7 @@ def _at_truth(posed: Posed, theta: Array, sigmas: list[float], seed: int) -> Res
     staged = SingleShooting().transcribe(posed, theta).explicit()
     at = staged.evaluate(theta)
     if not at.ok:
-        check("coverage", [f"the model cannot be simulated at the truth ({staged.explain(theta)}); give other values"])
+        check("coverage", [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"])
     predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
     spreads = spreads * np.append(sigmas, 1.0)[groups(posed)]
     return Resampling("parametric", predictions, spreads, np.full(predictions.size, np.nan), seed)

@@ -129,8 +129,9 @@ class LeaveOutResult(RefitsResult):
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """Jackknife standard errors, natural scale; NaN if fits failed or fewer than two of them determine a
-        quantity.
+        """Jackknife standard errors, natural scale.
+
+        NaN if fits failed or fewer than two of them determine a quantity.
         """
         n = len(self.rows)
         known = self._natural
@@ -160,7 +161,7 @@ class LeaveOutResult(RefitsResult):
         lines = [f"left out, one {self.each} at a time: {self.time:.1f} s", self.message, ""]
         lines += self._table()
         if self._failed:
-            said = f"{len(self._failed)} of {len(self.rows)} fits failed; the jackknife's errors are not known."
+            said = f"{len(self._failed)} of {len(self.rows)} fits failed, so jackknife standard errors are not available."
             lines += ["", *self._failure_sheet().lines, said]
         return "\n".join([*lines, "", *self._remarks()]).rstrip()
 
@@ -176,7 +177,7 @@ class LeaveOutResult(RefitsResult):
             left = dict(zip(self.names, self._natural[i].tolist(), strict=True))
             rows.append((self.rows[i].name, self.rows[i].status, *self._cells(names, left)))
         more = len(far) - len(shown)
-        rest = [f"and {more} more that move less" if self.each == "value" else f"and {more} more"] if more > 0 else []
+        rest = [f"and {more} more with smaller shifts" if self.each == "value" else f"and {more} more"] if more > 0 else []
         return [*aligned(rows, "<<" + ">" * len(names)), *rest, *others]
 
     def _cells(self, names: Iterable[str], values: Mapping[str, float]) -> list[str]:
@@ -192,16 +193,16 @@ class LeaveOutResult(RefitsResult):
             i = int(np.nanargmax(np.abs(shift)))
             if abs(shift[i]) >= _FAR:
                 said.append(
-                    f"Without {self.rows[i].name} {name} moves by {shift[i]:+.2g} standard errors: look at these data."
+                    f"Removing {self.rows[i].name} changes {name} by {shift[i]:+.2g} standard errors: check these data."
                 )
         for row, names in zip(self.rows, self.unseen, strict=True):
             own = f"[{row.name[1:-1]}]"  # which nobody expects to be known
             unseen = [name for name in names if self.each == "value" or not name.endswith(own)]
             if unseen:
-                unknown.append(f"Without {row.name} nothing is known of {', '.join(unseen)}.")
+                unknown.append(f"Without {row.name}, {', '.join(unseen)} would not be identifiable.")
         said = [*_first(said), *_first(unknown)]
         if not said and all(row.success for row in self.rows):
-            said.append(f"No {self.each} moves an estimate by {_FAR:g} standard errors.")
+            said.append(f"No {self.each} changes an estimate by {_FAR:g} standard errors or more.")
         return said
 
     def __repr__(self) -> str:
@@ -260,11 +261,10 @@ def leave_out(
     posed = solved_problem("leave_out", result, mistakes)
     if is_one_of(each, "experiment") and len(posed.conditions) == 1:
         mistakes.append(
-            "there is one experiment, and nothing is left without it; use leave_out(result, 'value'), or "
-            "bootstrap(result)"
+            "the problem has one experiment; use leave_out(result, 'value') or bootstrap(result)"
         )
     if is_one_of(each, "value") and posed.n_data == 1:
-        mistakes.append("there is one value, and nothing is left without it")
+        mistakes.append("the problem has one measurement, so none can be left out")
     check("leave_out", mistakes)
     recipe = _without_experiment if each == "experiment" else _without_value
     plan = RefitPlan(posed, asked, chosen, recipe, reads=_undetermined).along(result, given=given)

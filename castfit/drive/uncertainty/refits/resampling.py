@@ -35,9 +35,9 @@ from castfit.result.result import Result
 ALONE = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
 
 KINDS: Mapping[str, str] = {
-    "residual": "residuals exchanged among the values of each output",
-    "wild": "every value keeps the size of its residual, with random sign",
-    "parametric": "data drawn from the noise models",
+    "residual": "residuals resampled among the measurements of each output",
+    "wild": "wild bootstrap: every residual keeps its magnitude and gets a random sign",
+    "parametric": "parametric bootstrap: data sampled from the noise models",
 }
 
 
@@ -198,14 +198,14 @@ def kind_mistakes(kind: str, posed: Posed, result: Result) -> list[str]:
         for place in output_places(posed):
             name, noise = posed.outputs[place.output], place.noise
             if not noise.additive:
-                said[name] = f"residuals of '{name}' cannot stand for errors: {_reason(noise)}; use kind='parametric'"
+                said[name] = f"residuals of '{name}' cannot be resampled as errors: {_reason(noise)}; use kind='parametric'"
         mistakes = list(said.values())
     if not mistakes and not np.isfinite(unit_spreads(posed, result)).all():
-        mistakes.append("there are as many estimates as data, so that nothing is known of the noise; give sigma")
+        mistakes.append("the fit has as many estimates as measurements, so the noise is unknown; pass sigma")
     if not mistakes and kind == "residual":
         leverage = leverages(result)
         mistakes += [
-            f"every value of '{posed.outputs[j]}' is met exactly, so that there are no residuals; use kind='parametric'"
+            f"every measurement of '{posed.outputs[j]}' is fitted exactly, so there are no residuals; use kind='parametric'"
             for j, own in pools(output_places(posed)).items()
             if (1.0 - leverage[own] <= ALONE).all()
         ]
@@ -219,11 +219,11 @@ def drawing_mistakes(posed: Posed) -> list[str]:
         name, what = posed.outputs[place.output], type(place.noise).__name__
         correlation: Any = getattr(place.noise, "correlation", None)
         if isinstance(place.noise, Likelihood):
-            said[name] = f"values of '{name}' cannot be drawn from a cost that you wrote; use a noise model of castfit"
+            said[name] = f"data of '{name}' cannot be sampled from a user-defined cost; use a noise model of castfit"
         elif correlation is not None and not correlation.numbers:
-            said[name] = f"how errors of '{name}' depend on each other is unknown; give numbers, or result.problem"
+            said[name] = f"the error correlation of '{name}' is unknown; set numbers, or use result.problem"
         elif not _samples(place.noise):
-            said[name] = f"values of '{name}' cannot be drawn: {what} with these options is no density"
+            said[name] = f"data of '{name}' cannot be sampled: {what} with these options is not a density"
     return list(said.values())
 
 

@@ -95,7 +95,7 @@ class Refit(FitRecord):
     index: int
     name: str = ""
     status: str = "not_run"
-    message: str = "It was not run."
+    message: str = "Not run."
     theta: Array = field(default_factory=lambda: np.empty(0))
     cost: float = np.nan
     chi2: float = np.nan
@@ -291,7 +291,7 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
         left = min(deadline - time.time(), limit - (time.perf_counter() - began))
         if left <= 0.0:
             if best is None or deadline <= time.time():
-                return None if best is None else replace(best, status=CUT_OFF, message="The time of the run ended.")
+                return None if best is None else replace(best, status=CUT_OFF, message="The time limit of the run was reached.")
             break
         try:
             posed = plan.recipe(plan.posed, index)

@@ -39,8 +39,8 @@ _CLOSE = 0.5
 _SINGULAR = 1e-12  # eigenvalues of scaled information that tell nothing
 _KEPT = 1e-6  # to which equations hold, in their units
 _CURVED = (
-    "draws keep to equations between quantities that are linear in what is searched (with scale='log' the logarithm), "
-    "and there is another among the constraints; write one quantity by the others in the model instead"
+    "sampling supports only equality constraints that are linear on the estimation scale (log of quantities with "
+    "scale='log'); eliminate the constraint by writing one quantity in terms of the others in the model"
 )
 _ASIDE = 0.1  # standard deviations: how far a curve is followed to see that it is none
 

@@ -25,7 +25,7 @@ _ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 202
 _FORGOTTEN = 1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
 _ENOUGH = 400  # effective draws, from which means and limits are worth reading
 _TAILS = 0.05, 0.95  # between which draws are no tails; ArviZ 1 has no default
-_LONGER = "let it run longer: raise draws or max_time"
+_LONGER = "increase draws or max_time"
 _LEAST = 4  # steps, without which there is no R-hat
 
 
@@ -102,8 +102,8 @@ class SampleResult(DrawsResult):
             for g, name in enumerate(labels)
         }
         walkers = parts[0].shape[0] if parts else 0
-        whole = f"{chains} chains of {walkers} walkers, {done - tune} steps each after {tune}."
-        short = f" Only {len(ensembles)} of them came so far." if len(ensembles) < chains else ""
+        whole = f"{chains} chains of {walkers} walkers, {done - tune} steps each after {tune} warm-up steps."
+        short = f" Only {len(ensembles)} of them reached this length." if len(ensembles) < chains else ""
         said = [STOPS[stopped]] if stopped else []
         accepted = float(np.mean([e.moved[kept].mean() for e in ensembles])) if done > tune else np.nan
         evaluations = sum(e.evaluations for e in ensembles)
@@ -179,23 +179,23 @@ class SampleResult(DrawsResult):
     def sentence(self) -> str:
         """Whether the draws can be relied on, in words."""
         if self.chains == 1:
-            return "A single chain cannot tell whether its draws have converged; let two run at least."
+            return "Convergence cannot be assessed with a single chain; run at least two chains."
         if not np.isfinite(list(self.r_hat.values())).all():
-            return f"There are too few steps to say anything about convergence; {_LONGER}."
+            return f"Too few steps to assess convergence; {_LONGER}."
         worst, slow = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))
         least = min(self.effective, key=lambda n: self.effective[n])
-        agree = f"R-hat is at most {self.r_hat[worst]:.3f}"
-        enough = f"at least {self.effective[least]:.0f} effective draws"
+        agree = f"largest R-hat {self.r_hat[worst]:.3f}"
+        enough = f"smallest effective sample size {self.effective[least]:.0f}"
         if self.converged:
             return f"Converged: {agree} ({worst}), {enough} ({least})."
         if self.r_hat[worst] > _ALIKE:
-            said = f"NOT converged: R-hat is {self.r_hat[worst]:.3f} for {worst}, above {_ALIKE}: chains disagree"
-            return f"{said}. Do not use these draws; {_LONGER}."
+            said = f"NOT converged: R-hat of {worst} is {self.r_hat[worst]:.3f}, above {_ALIKE}"
+            return f"{said}. Do not use these samples; {_LONGER}."
         if self.r_hat_of_walkers[slow] > _FORGOTTEN:
             said = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slow]:.2f} for {slow}"
-            return f"{said}, above {_FORGOTTEN}: they may not have left where they began; {_LONGER}."
-        few = f"only {self.effective[least]:.0f} effective draws of {least}, fewer than {_ENOUGH}"
-        return f"NOT converged: chains agree, but there are {few}; {_LONGER}."
+            return f"{said}, above {_FORGOTTEN}: walkers may still depend on their starting points; {_LONGER}."
+        few = f"effective sample size of {least} is only {self.effective[least]:.0f}, below {_ENOUGH}"
+        return f"NOT converged: the chains agree, but the {few}; {_LONGER}."
 
     @renamed(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:

@@ -278,7 +278,7 @@ def _first(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generat
         u = rng.standard_normal(n) * 0.9**k
         if np.isfinite(value(u)[0]):
             return u
-    raise RuntimeError("no start was found about the estimate at which the model can be simulated within its bounds")
+    raise RuntimeError("no feasible starting points were found near the estimate")
 
 
 def _independent(n: int) -> Callable[..., tuple[Array, Array]]:

@@ -71,9 +71,9 @@ def decomposition_mistakes(problem: Posed) -> list[str]:
     if missing and len(_components(problem, frozenset(model.states))) > 1:
         names = ", ".join(f"'{name}'" for name in missing)
         what = f"the state{'s' * (len(missing) > 1)} {names}, which couple{'s' * (len(missing) == 1)} its equations"
-        return [f"the problem cannot be decomposed: {what}, must be measured directly in every experiment, "
-                f"at {_FEWEST} times at least; {_REMEDY}"]  # fmt: skip
-    return [f"the problem cannot be decomposed: its equations share parameters that connect all of them; {_REMEDY}"]
+        return [f"the problem cannot be decomposed: {what}, must be measured directly in every experiment at at least "
+                f"{_FEWEST} times; {_REMEDY}"]  # fmt: skip
+    return [f"the problem cannot be decomposed: shared parameters connect all its equations; {_REMEDY}"]
 
 
 def measured_directly(problem: Posed) -> frozenset[str]:

@@ -120,7 +120,7 @@ def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 
                 break
     listing = "; ".join(", ".join(block.states) for block, _, _ in pieces)
     count = f"{len(pieces)} block{'s' * (len(pieces) > 1)}"
-    return Origin(found, f"Started from {count} estimated apart: {listing}.", ended)
+    return Origin(found, f"Started from separate estimates of {count}: {listing}.", ended)
 
 
 def _pieces(problem: Posed) -> tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]:

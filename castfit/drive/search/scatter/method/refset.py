@@ -109,8 +109,9 @@ def largest_products(X: Array, R: Array) -> Array:
 
 
 def new_directions(X: Array, R: Array, count: int) -> list[int]:
-    """Return the indices of candidates X (k, n), each least aligned with the segments of R and those chosen before
-    (Eq. 33).
+    """Return the indices of candidates X (k, n), each least aligned with the segments of R and those chosen before (Eq.
+
+    33).
     """
     chosen: list[int] = []
     for _ in range(min(count, len(X))):
